@@ -45,13 +45,15 @@ space() {
 # hash: sha256 of standard input, short.
 hash() { sha256sum | cut -c1-32; }
 
-# with_lock NAME COMMAND...: one at a time; a second caller waits, and says so. The lock dies with its holder.
+# with_lock NAME COMMAND...: one at a time on this machine, for two builds or guests at once would spoil each other's
+# figures. A second caller waits, and says so. The lock dies with its holder.
 with_lock() {
 	local fd name=$1
 	shift
-	exec {fd}>"$BUILD/.$name.lock"
+	mkdir -p "$CACHE"
+	exec {fd}>"$CACHE/.$name.lock"
 	if ! flock -n "$fd"; then
-		say "waiting for another $name to end"
+		say "waiting for another build or guest to end"
 		flock "$fd"
 	fi
 	"$@" {fd}>&-
