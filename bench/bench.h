@@ -39,6 +39,8 @@
 #define MADV_PAGEOUT	21
 #endif
 
+#define BENCH_CGROUPS	"/sys/fs/cgroup"
+#define BENCH_CONTROL	BENCH_CGROUPS "/cgroup.subtree_control"
 #define BENCH_UNUSED	__attribute__((unused))
 #define BENCH_PRINTF(m)	__attribute__((format(printf, m, (m) + 1)))
 #define BENCH_KIDS	64
@@ -56,6 +58,8 @@ static struct {
 	volatile sig_atomic_t nr_saved;
 	char swap[128];
 	volatile sig_atomic_t swap_on;
+	char cgroup[64];
+	volatile sig_atomic_t controlled;
 } bench;
 
 /* Safe in a signal handler. */
@@ -72,6 +76,16 @@ static BENCH_UNUSED void bench_cleanup(void)
 		if (bench.kids[i] > 0)
 			waitpid(bench.kids[i], NULL, 0);
 		bench.kids[i] = 0;
+	}
+	if (bench.cgroup[0])
+		rmdir(bench.cgroup);
+	bench.cgroup[0] = 0;
+	if (bench.controlled) {
+		bench.controlled = 0;
+		fd = open(BENCH_CONTROL, O_WRONLY | O_CLOEXEC);
+		if (fd >= 0 && write(fd, "-memory", 7) < 0)
+			errno = 0;
+		close(fd);
 	}
 	/* First: swapoff wants the device as it was at swapon. */
 	if (bench.swap_on) {
@@ -647,26 +661,68 @@ static BENCH_UNUSED void pages_read(unsigned char *at, long pages)
 		(void)*(volatile uint64_t *)(at + i * size);
 }
 
-/* The pages of this range that are swapped out, from the page tables. */
-static BENCH_UNUSED long pages_swapped(unsigned char *at, long pages)
+/* A memory cgroup for children to enter; it goes away with the program. */
+static BENCH_UNUSED const char *cgroup_make(const char *name)
+{
+	char buf[256] = "";
+
+	if (bench.cgroup[0])
+		return bench.cgroup;
+	file_read(BENCH_CONTROL, buf, sizeof(buf));
+	if (!strstr(buf, "memory") && !file_write(BENCH_CONTROL, "+memory"))
+		bench.controlled = 1;
+	snprintf(buf, sizeof(bench.cgroup), BENCH_CGROUPS "/%s", name);
+	if (mkdir(buf, 0755) && errno != EEXIST)
+		die("cannot make %s (%s): mount cgroup2 there and run as root",
+		    buf, strerror(errno));
+	memcpy(bench.cgroup, buf, sizeof(bench.cgroup));
+	return bench.cgroup;
+}
+
+/* Write to a file of that cgroup. Return: 0, or -1 and errno. */
+static BENCH_UNUSED int cgroup_write(const char *file, const char *value)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", bench.cgroup, file);
+	return file_write(path, value);
+}
+
+/*
+ * Where the pages of a range are: the entries of pagemap without the flags that
+ * do not say so. For root these are page frames, or places in swap.
+ */
+#define PLACE_SWAPPED	(1ull << 62)
+#define PLACE_MASK	((3ull << 62) | ((1ull << 55) - 1))
+
+static BENCH_UNUSED void pages_place(unsigned char *at, uint64_t *place,
+				     long pages)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	long i, n, done = 0, found = 0;
-	uint64_t entry[512];
+	off_t from = (off_t)((uintptr_t)at / (uintptr_t)page_size()) * 8;
+	long i;
 
 	if (fd < 0)
 		die("cannot read /proc/self/pagemap: %s", strerror(errno));
-	while (done < pages) {
-		n = pages - done < 512 ? pages - done : 512;
-		if (pread(fd, entry, (size_t)n * 8,
-			  (off_t)((uintptr_t)at / (uintptr_t)page_size() +
-				  (uintptr_t)done) * 8) != n * 8)
-			die("/proc/self/pagemap ends early");
-		for (i = 0; i < n; i++)
-			found += (entry[i] >> 62) & 1;
-		done += n;
-	}
+	if (pread(fd, place, (size_t)pages * 8, from) != pages * 8)
+		die("/proc/self/pagemap ends early");
 	close(fd);
+	for (i = 0; i < pages; i++)
+		place[i] &= PLACE_MASK;
+}
+
+/* Pages of a range that are swapped out. */
+static BENCH_UNUSED long pages_swapped(unsigned char *at, long pages)
+{
+	uint64_t *place = calloc((size_t)pages, sizeof(*place));
+	long i, found = 0;
+
+	if (!place)
+		die("out of memory");
+	pages_place(at, place, pages);
+	for (i = 0; i < pages; i++)
+		found += !!(place[i] & PLACE_SWAPPED);
+	free(place);
 	return found;
 }
 
