@@ -27,6 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 TOP = Path(os.environ.get("TOP", Path(__file__).resolve().parent.parent))
@@ -37,6 +38,7 @@ CACHE = Path(os.environ.get("CACHE", Path.home() / ".cache/swapback"))
 PACKAGE = "linux-source-6.12"
 OVERLAY = ("Documentation", "include", "mm", "tools/testing")
 NOTES = "refs/notes/patch"
+START = time.monotonic()
 # Fixed, so that the same patches give the same commits everywhere.
 IDENT = {"GIT_COMMITTER_NAME": "swapback", "GIT_COMMITTER_EMAIL": "swapback@localhost",
          "GIT_COMMITTER_DATE": "2024-11-17T22:15:08Z", "GIT_CONFIG_NOSYSTEM": "1"}
@@ -48,7 +50,8 @@ def die(message):
 
 
 def say(message):
-    print("tree: " + message, file=sys.stderr)
+    seconds = int(time.monotonic() - START)
+    print("[%2d:%02d] tree: %s" % (seconds // 60, seconds % 60, message), file=sys.stderr)
 
 
 def git(*args, check=True, cwd_tree=None, **kw):

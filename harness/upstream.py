@@ -11,12 +11,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
 BUILD = TOP / "build"
 TREE = BUILD / "out/series"
 INSTALL = BUILD / "upstream"
+START = time.monotonic()
 RESULT = re.compile(r"^(?:# )*(not )?ok \d+ (?:- )?(.*?)\s*(?:# (SKIP|XFAIL|exit=).*)?$")
 
 
@@ -39,7 +41,7 @@ def build():
             sys.exit(2)
     if subprocess.run(["harness/image"], cwd=TOP).returncode:
         sys.exit(2)
-    print("upstream: building the kernel's selftests", file=sys.stderr)
+    say("building the kernel's selftests")
     run("tree.py", "python3", "harness/tree.py", "sync", "series", str(TREE))
     run("make headers", "make", "-C", str(TREE), "HOSTCC=ccache gcc", "headers")
     run("building the selftests", "make", "-C", str(TREE / "tools/testing/selftests"), "TARGETS=mm", "CC=ccache gcc",
@@ -66,7 +68,13 @@ def results(text):
     return found
 
 
+def say(message):
+    seconds = int(time.monotonic() - START)
+    print("[%2d:%02d] upstream: %s" % (seconds // 60, seconds % 60, message), file=sys.stderr)
+
+
 def boot(kernel, category, variables, seconds):
+    say("%s on %s (at most %s s)" % (category, kernel, seconds))
     env = dict(os.environ, K=kernel, TIMEOUT=seconds, INITRD=str(BUILD / "upstream.cpio"), DISKS="1G", QUIET="1")
     env.update(v.split("=", 1) for v in variables.split())
     out = subprocess.run(["harness/boot", "cd /upstream && ./run_vmtests.sh -t %s" % category], cwd=TOP, env=env,
