@@ -11,7 +11,7 @@ fi
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=$TOP/build
-CACHE=${CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/swapback}
+CACHE=${CACHE:-${XDG_CACHE_HOME:-${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}/.cache}/swapback}
 export TOP CACHE
 cd "$TOP" || exit 2
 mkdir -p "$BUILD/log" || exit 2
