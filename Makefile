@@ -16,7 +16,7 @@ help:
 	@echo  'For everyone:'
 	@echo  '  report          - build the three kernels, run every workload, print and keep the tables'
 	@echo  '                    (REPORT=quick: 5 minutes; OUT=dir; T="cow": only these topics)'
-	@echo  '  check           - all tests; the last line counts them (CHECK=quick: no upstream tests, fewer builds)'
+	@echo  '  check           - all tests; the last line counts them (CHECK=quick: fewer builds, no KUnit; check-upstream is apart)'
 	@echo  '  deps            - install the missing Debian packages, or print the apt line if not root'
 	@echo  'The series:'
 	@echo  '  tree            - build/src: a git tree of the kernel, one commit for each patch'

@@ -18,12 +18,15 @@ Environment: SOURCE (the tarball), CACHE (unpacked sources, default ~/.cache/swa
 Exit status: 0 done, 2 a fault, named in one line with its mend.
 """
 import argparse
+import ctypes
+import fcntl
 import functools
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,6 +69,27 @@ def git(*args, check=True, cwd_tree=None, **kw):
 
 def read(path):
     return path.read_text(errors="surrogateescape")
+
+
+def stop(number, _):
+    """End by an exception, which ends a cp or a tar that runs as well."""
+    sys.exit(128 + number)
+
+
+def die_with_parent():
+    """Whoever kills the caller, by whatever signal, ends this too: the next run must find nothing at work here."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def lock(path):
+    """One at a time; the lock goes with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = path.open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return held
 
 
 # What the repo says ------------------------------------------------------------------------------------------------
@@ -145,7 +169,9 @@ def pristine():
     folder = CACHE / "source" / tarball_sha()[:16]
     if not folder.exists():
         say("unpacking %s (about 20 seconds)" % SOURCE)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        held = lock(folder.parent / ".lock")
+        for left in folder.parent.glob("part-*"):       # of a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
         part = Path(tempfile.mkdtemp(prefix="part-", dir=folder.parent))
         try:
             run = subprocess.run(["tar", "-xf", str(SOURCE), "-C", str(part), "--strip-components=1"],
@@ -154,9 +180,11 @@ def pristine():
                 die("cannot unpack %s (%s): free some space in %s or install the package again"
                     % (SOURCE, run.stderr.strip().split("\n")[0], CACHE))
             part.chmod(0o755)
-            part.rename(folder)
+            if not folder.exists():
+                part.rename(folder)
         finally:
             shutil.rmtree(part, ignore_errors=True)
+            held.close()
     return folder
 
 
@@ -199,7 +227,7 @@ def import_source(folder):
     part = SRC.with_name("src.part")
     shutil.rmtree(part, ignore_errors=True)
     if subprocess.run(["cp", "-a", "--reflink=auto", str(folder), str(part)]).returncode:
-        die("cannot copy the source: free 2 GB in %s" % TOP)
+        die("cannot copy the source, cp says why above: if the disk is full, free 2 GB in %s" % TOP)
     part.rename(SRC)
     git("init", "-q", "-b", "series")
     git("config", "user.name", "swapback")
@@ -281,7 +309,8 @@ def cmd_tree(_):
         if key == now.get("inputs"):
             return
         if moved:
-            die("both build/src and patches/ have changed: run make refresh, or remove build/src to drop what it holds")
+            die("both build/src and patches/ have changed: undo one of them (git status here; git -C build/src reset --hard, or "
+                "FORCE=1 make refresh, which drops the edits of patches/)")
     version = check_base(folder)
     if fresh:
         import_source(folder)
@@ -327,6 +356,9 @@ def cmd_refresh(args):
         die("build/src has uncommitted changes: commit them (git commit -a, or --amend, or --fixup), then make refresh")
     check_untracked()
     to = Path(args.to) if args.to else TOP
+    if to == TOP and state() and inputs() != state().get("inputs") and not os.environ.get("FORCE"):
+        die("patches/ or a new file has changed since make tree, and refresh would overwrite it: undo that (git status), or "
+            "FORCE=1 make refresh to take what build/src says")
     commits = git("rev-list", "--reverse", "stock..HEAD").split()
     names = patch_names(commits)
     new_files = [f for f in git("diff", "--name-only", "--diff-filter=A", "--no-renames", "stock", "HEAD").split("\n")
@@ -485,8 +517,11 @@ def main():
             one.add_argument("dir")
         one.set_defaults(call=call)
     args = parser.parse_args()
+    die_with_parent()
     try:
+        held = lock(TOP / "build/.tree.lock")
         args.call(args)
+        held.close()
     except OSError as e:
         die("%s: %s" % (e.filename or "error", e.strerror))
     except KeyboardInterrupt:

@@ -114,6 +114,14 @@ class Tree(unittest.TestCase):
         (self.top / "mm/cow.c").write_text("changed\n")
         self.run_tree("tree", status=2, says="both")
 
+    def test_refresh_does_not_overwrite_an_edit_of_the_repo(self):
+        self.run_tree("tree")
+        self.run_tree("refresh")
+        (self.top / "mm/cow.c").write_text("edited\n")
+        self.git("commit", "-q", "--allow-empty", "-m", "cow: mine")
+        self.run_tree("refresh", status=2, says="would overwrite")
+        self.assertEqual((self.top / "mm/cow.c").read_text(), "edited\n")
+
     def test_patch_that_fails_is_named_and_the_next_run_is_sound(self):
         good = (self.top / "patches/cow/0010-cow-in.patch").read_text()
         self.write("cow/0010-cow-in.patch", good.replace(" line 19", " line x"))
