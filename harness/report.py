@@ -252,6 +252,7 @@ def run(args, argv):
     done = open_results(out, describe(scenarios, argv))
     for number in SIGNALS:
         signal.signal(number, lambda number, _: stop.append(number))
+    die_with_report(os.getppid())           # and the report with the make that started it
     with open(out / "raw.tsv", "a") as raw:
         for s, run_no, kernel in ((s, r, k) for s in scenarios for r in range(1, s.runs + 1) for k in KERNELS):
             triple = (s.topic, s.name, str(run_no), kernel)
