@@ -21,395 +21,24 @@
  * - SwapCached is a vmstat counter, parts of which sit in per-CPU variables.
  *   A write to /proc/sys/vm/stat_refresh folds them.
  *
- * - Slots just allocated or just freed sit in the per-CPU caches of
- *   mm/swap_slots.c (up to 64 of each kind for a CPU), and count as used there.
- *   swapoff() of any swap area empties all of these caches.  An empty swap area
- *   of a few pages, on a loop device, is switched on and off again to get this:
- *   there is nothing in it, so no page is looked for or read.  Where this is
- *   not possible the number of slots is compared with a tolerance of what the
- *   caches can hold; SwapCached is exact in any case.
+ * - Slots can hide in per-CPU caches.  See swap_util.h for what is done about
+ *   that, and for SWAP_DEV; where it cannot be done the number of slots is
+ *   compared with a tolerance.  SwapCached is exact in any case.
  *
- * Environment: SWAP_DEV names a block device (or file without holes) of 64 MiB
- * or more, THE CONTENT OF WHICH IS LOST, to be used as swap space.  Otherwise
- * active swap space is used, or else a virtio disk which is empty or has a swap
- * signature.  The test of large folios needs a swap device which is not
- * rotational (at the time of swapon).
+ * The test of large folios needs a swap device which is not rotational (at the
+ * time of swapon).
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <time.h>
-#include <linux/fs.h>
-#include <linux/loop.h>
-#include <linux/kernel-page-flags.h>
-#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/swap.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "../kselftest_harness.h"
 #include "../../../../mm/gup_test.h"
-#include "thp_settings.h"
-#include "vm_util.h"
+#include "swap_util.h"
 
-#define MAX_PAGES	2048
 #define MAX_KIDS	32
-#define MAX_KNOBS	32
-#define MAX_PIPES	(MAX_PAGES / PIPE_PAGES)
-#define PIPE_PAGES	256
-#define SLOT_CACHE	64			/* SWAP_SLOTS_CACHE_SIZE */
-#define SWAP_MIN	(64UL << 20)
-#define SWAP_MAX	(256UL << 20)
-#define CASE_SECONDS	300	/* only a hang takes that long */
-#define KSM_DIR		"/sys/kernel/mm/ksm/"
-#define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
-#define PAGE_CLUSTER	"/proc/sys/vm/page-cluster"
-#define GUP_TEST	"/sys/kernel/debug/gup_test"
-
-#define F_SWAPCACHE	BIT_ULL(KPF_SWAPCACHE)
-#define F_WRITEBACK	BIT_ULL(KPF_WRITEBACK)
-#define F_LARGE		BIT_ULL(KPF_THP)
-
-/* Every step of a test gives one of these; FINE is zero, steps chain by ?: */
-enum verdict { FINE, BROKEN, UNFIT };
-
-static char why[256];
-
-static __printf(2, 3) int
-say(int verdict, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(why, sizeof(why), fmt, args);
-	va_end(args);
-	return verdict;
-}
-
-static void conclude(struct __test_metadata *_metadata, int verdict)
-{
-	if (verdict == UNFIT)
-		SKIP(return, "%s", why);
-	EXPECT_EQ(FINE, verdict)
-		TH_LOG("%s", why);
-}
-
-/*
- * What was changed in the system, and what it was before.  Shared by all the
- * processes of the test, so that whichever of them survives can undo it.
- */
-struct knob {
-	char path[96];
-	char was[64];
-};
-
-static struct ledger {
-	struct knob knob[MAX_KNOBS];
-	int knobs;
-	char area[96];			/* swap area we switch on */
-	bool area_on;
-	char plug[32];			/* empty swap area, see above */
-	bool plug_on;
-} *ledger;
-
-static pid_t main_pid;
-
-static ssize_t get_text(const char *path, char *buf, size_t size)
-{
-	int fd = open(path, O_RDONLY);
-	ssize_t len;
-
-	if (fd < 0)
-		return -1;
-	len = read(fd, buf, size - 1);
-	close(fd);
-	if (len >= 0)
-		buf[len] = '\0';
-	return len;
-}
-
-static bool put_text(const char *path, const char *text)
-{
-	ssize_t len = strlen(text);
-	int fd = open(path, O_WRONLY);
-	bool done;
-
-	if (fd < 0)
-		return false;
-	done = write(fd, text, len) == len;
-	close(fd);
-	return done;
-}
-
-static bool turn(const char *path, const char *value)
-{
-	char buf[160], *from, *to;
-	struct knob *k;
-	int i;
-
-	for (i = 0; i < ledger->knobs; i++)
-		if (!strcmp(ledger->knob[i].path, path))
-			return put_text(path, value);
-
-	if (i == MAX_KNOBS || get_text(path, buf, sizeof(buf)) <= 0)
-		return false;
-
-	/* One of several words, or just a number */
-	from = strchr(buf, '[');
-	from = from ? from + 1 : buf;
-	to = strpbrk(from, "]\n");
-	if (to)
-		*to = '\0';
-
-	k = &ledger->knob[i];
-	snprintf(k->path, sizeof(k->path), "%s", path);
-	snprintf(k->was, sizeof(k->was), "%.60s", from);
-	ledger->knobs++;
-	return put_text(path, value);
-}
-
-/* Also called from a signal handler: system calls only */
-static void undo(void)
-{
-	if (ledger->plug_on && (!swapoff(ledger->plug) || errno == EINVAL))
-		ledger->plug_on = false;
-	if (ledger->area_on && (!swapoff(ledger->area) || errno == EINVAL))
-		ledger->area_on = false;
-	while (ledger->knobs > 0) {
-		struct knob *k = &ledger->knob[--ledger->knobs];
-
-		put_text(k->path, k->was);
-	}
-}
-
-static void undo_at_exit(void)
-{
-	if (getpid() == main_pid)
-		undo();
-}
-
-static void undo_on_signal(int sig)
-{
-	if (getpid() == main_pid) {
-		if (__active_test)
-			kill(-__active_test->pid, SIGKILL);
-		undo();
-	}
-	signal(sig, SIG_DFL);
-	raise(sig);
-}
-
-static void __attribute__((constructor)) open_ledger(void)
-{
-	void *p = mmap(NULL, sizeof(*ledger), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		return;
-	ledger = p;
-	main_pid = getpid();
-	atexit(undo_at_exit);
-	signal(SIGHUP, undo_on_signal);
-	signal(SIGINT, undo_on_signal);
-	signal(SIGTERM, undo_on_signal);
-}
-
-/* CPUs: the one the test runs on is chosen, it matters for LRU batches */
-static cpu_set_t cpus;
-
-static int nr_cpus(void)
-{
-	return CPU_COUNT(&cpus);
-}
-
-static void hop(int n)
-{
-	cpu_set_t one;
-	int cpu;
-
-	n %= nr_cpus();
-	for (cpu = 0; cpu < CPU_SETSIZE; cpu++)
-		if (CPU_ISSET(cpu, &cpus) && !n--)
-			break;
-	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
-	sched_setaffinity(0, sizeof(one), &one);
-}
-
-/* Swap space */
-
-static bool label(int fd, __u64 bytes)
-{
-	size_t size = psize();
-	char *head = calloc(1, size);
-	__u32 *info;
-	bool done;
-
-	if (!head)
-		return false;
-	info = (__u32 *)(head + 1024);
-	info[0] = 1;				/* version */
-	info[1] = bytes / size - 1;		/* last page */
-	memcpy(head + size - 10, "SWAPSPACE2", 10);
-	done = pwrite(fd, head, size, 0) == (ssize_t)size && !fsync(fd);
-	free(head);
-	return done;
-}
-
-static int area_size(int fd, __u64 *bytes)
-{
-	struct stat st;
-
-	if (fstat(fd, &st))
-		return -1;
-	if (S_ISBLK(st.st_mode))
-		return ioctl(fd, BLKGETSIZE64, bytes);
-	*bytes = st.st_size;
-	return 0;
-}
-
-/* Nothing on it but zeroes in the first MiB, or else a label of swap space */
-static bool is_free_for_swap(int fd, bool *labelled)
-{
-	size_t size = 1 << 20, i;
-	char *buf = malloc(size);
-	bool ok = false;
-
-	*labelled = false;
-	if (!buf)
-		return false;
-	if (pread(fd, buf, size, 0) == (ssize_t)size) {
-		*labelled = !memcmp(buf + psize() - 10, "SWAPSPACE2", 10);
-		for (i = 0; i < size && !buf[i]; i++)
-			;
-		ok = *labelled || i == size;
-	}
-	free(buf);
-	return ok;
-}
-
-static bool switch_on(const char *path, bool ours)
-{
-	bool labelled = false, done = false;
-	char rot[96];
-	__u64 bytes;
-	int fd;
-
-	/* O_EXCL: not if it is mounted or otherwise in use */
-	fd = open(path, O_RDWR | O_EXCL | O_CLOEXEC);
-	if (fd < 0)
-		return false;
-	if (!area_size(fd, &bytes) && bytes >= SWAP_MIN &&
-	    (ours || is_free_for_swap(fd, &labelled)))
-		done = labelled ||
-		       label(fd, bytes < SWAP_MAX ? bytes : SWAP_MAX);
-	close(fd);
-	if (!done)
-		return false;
-
-	/* Large folios go to a device without seek time only */
-	snprintf(rot, sizeof(rot), "/sys/block/%.40s/queue/rotational",
-		 strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
-	turn(rot, "0");
-
-	snprintf(ledger->area, sizeof(ledger->area), "%s", path);
-	ledger->area_on = true;
-	if (!swapon(path, SWAP_FLAG_PREFER | SWAP_FLAG_PRIO_MASK))
-		return true;
-	ledger->area_on = false;
-	return false;
-}
-
-/* Used pages of all swap areas by /proc/swaps; @path: is it one of them? */
-static long swaps_used(const char *path, bool *listed)
-{
-	FILE *f = fopen("/proc/swaps", "r");
-	char line[512], name[256];
-	long kb, used = 0;
-
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%255s %*s %*s %ld", name, &kb) != 2)
-			continue;
-		used += kb;
-		if (path && !strcmp(name, path))
-			*listed = true;
-	}
-	fclose(f);
-	return used / (psize() >> 10);
-}
-
-/* The number behind the name, -1 if there is none such */
-static long number_of(const char *path, const char *name)
-{
-	size_t len = strlen(name);
-	FILE *f = fopen(path, "r");
-	char line[256];
-	long n = -1;
-
-	if (!f)
-		return -1;
-	while (n < 0 && fgets(line, sizeof(line), f))
-		if (!strncmp(line, name, len) &&
-		    (line[len] == ':' || line[len] == ' '))
-			n = strtol(line + len + 1, NULL, 10);
-	fclose(f);
-	return n;
-}
-
-static int need_swap(void)
-{
-	const char *named = getenv("SWAP_DEV");
-	char disk[16];
-	bool on = false;
-	char c;
-
-	if (swaps_used(named, &on) < 0)
-		return say(UNFIT, "no /proc/swaps (CONFIG_SWAP)");
-	if (named && !on)
-		return switch_on(named, true) ? FINE :
-			say(UNFIT, "SWAP_DEV=%s cannot be used", named);
-	if (number_of("/proc/meminfo", "SwapFree") >= (long)(SWAP_MIN >> 10))
-		return FINE;
-	for (c = 'a'; c <= 'd'; c++) {
-		snprintf(disk, sizeof(disk), "/dev/vd%c", c);
-		if (switch_on(disk, false))
-			return FINE;
-	}
-	return say(UNFIT, "no swap space of 64 MiB, name a disk in SWAP_DEV");
-}
-
-/* The loop device goes away when the last process of the test does */
-static void make_plug(void)
-{
-	struct loop_config conf = {};
-	__u64 bytes = 16 * psize();
-	int ctl, loop, mem, n;
-
-	ledger->plug[0] = '\0';
-	ctl = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	if (ctl < 0)
-		return;
-	n = ioctl(ctl, LOOP_CTL_GET_FREE);
-	close(ctl);
-	mem = memfd_create("cow_swapcache", MFD_CLOEXEC);
-	if (n < 0 || mem < 0)
-		return;
-	snprintf(ledger->plug, sizeof(ledger->plug), "/dev/loop%d", n);
-	loop = open(ledger->plug, O_RDWR | O_CLOEXEC);
-	conf.fd = mem;
-	conf.info.lo_flags = LO_FLAGS_AUTOCLEAR;
-	if (loop < 0 || ftruncate(mem, bytes) || !label(mem, bytes) ||
-	    ioctl(loop, LOOP_CONFIGURE, &conf))
-		ledger->plug[0] = '\0';
-	close(mem);
-}
+#define CASE_SECONDS	90
 
 /* Measuring */
 
@@ -418,28 +47,6 @@ struct tally {
 	long used;		/* SwapTotal - SwapFree */
 	long listed;		/* Used in /proc/swaps */
 };
-
-static long slack;		/* what the slot caches can hide */
-
-static void empty_slot_caches(void)
-{
-	slack = 2L * SLOT_CACHE * sysconf(_SC_NPROCESSORS_CONF);
-	if (!ledger->plug[0])
-		return;
-	ledger->plug_on = true;
-	if (swapon(ledger->plug, 0)) {
-		ledger->plug_on = false;
-	} else if (!swapoff(ledger->plug)) {
-		ledger->plug_on = false;
-		slack = 0;
-	}
-}
-
-static long swap_cached(void)
-{
-	put_text("/proc/sys/vm/stat_refresh", "1");
-	return number_of("/proc/meminfo", "SwapCached") / (psize() >> 10);
-}
 
 static int take(struct tally *t)
 {
@@ -481,22 +88,6 @@ static int same_cached(const char *when, const struct tally *t)
 
 /* Pages and what is in them */
 
-static __u64 stamp(unsigned int tag, size_t page)
-{
-	return ((__u64)(tag + 1) << 32 | (page + 1)) * 0x9e3779b97f4a7c15ULL;
-}
-
-/* Accesses which the compiler cannot leave out */
-static __u64 peek(const __u64 *word)
-{
-	return __atomic_load_n(word, __ATOMIC_RELAXED);
-}
-
-static void poke(__u64 *word, __u64 value)
-{
-	__atomic_store_n(word, value, __ATOMIC_RELAXED);
-}
-
 static void stamp_page(char *at, __u64 s)
 {
 	__u64 *word = (__u64 *)at;
@@ -535,173 +126,6 @@ static long odd_page(const char *mem, size_t pages, unsigned int tag)
 	return -1;
 }
 
-/* The mappings of this process */
-
-static __u64 entry[MAX_PAGES];
-static unsigned char incore[MAX_PAGES];
-
-static bool get_entries(char *mem, size_t pages)
-{
-	ssize_t len = pages * sizeof(entry[0]);
-	off_t at = (uintptr_t)mem / psize() * sizeof(entry[0]);
-	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	bool done;
-
-	if (fd < 0)
-		return false;
-	done = pread(fd, entry, len, at) == len;
-	close(fd);
-	return done;
-}
-
-static size_t count_swapped(char *mem, size_t pages)
-{
-	size_t i, n = 0;
-
-	if (!get_entries(mem, pages))
-		return 0;
-	for (i = 0; i < pages; i++)
-		n += !!(entry[i] & PM_SWAP);
-	return n;
-}
-
-/* For a swap entry, mincore() tells whether the swap cache has the page */
-static size_t count_incore(char *mem, size_t pages)
-{
-	size_t i, n = 0;
-
-	if (mincore(mem, pages * psize(), incore))
-		return pages;
-	for (i = 0; i < pages; i++)
-		n += incore[i] & 1;
-	return n;
-}
-
-/* Wait until all pages are mapped with the flags in @want and not @avoid */
-static int flags_come(char *mem, size_t pages, __u64 want, __u64 avoid,
-		      size_t *heads)
-{
-	int fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
-	__u64 flags, pfn;
-	int try, verdict;
-	size_t i, n = 0;
-
-	if (fd < 0)
-		return say(UNFIT, "no /proc/kpageflags");
-	verdict = say(UNFIT, "pagemap cannot be read");
-	for (try = 0; try < 500 && verdict; try++) {
-		if (try)
-			usleep(10000);
-		if (!get_entries(mem, pages))
-			break;
-		for (i = n = 0; i < pages; i++) {
-			flags = 0;
-			pfn = PAGEMAP_PFN(entry[i]);
-			if (!(entry[i] & PM_PRESENT) ||
-			    pread(fd, &flags, sizeof(flags),
-				  pfn * sizeof(flags)) != sizeof(flags) ||
-			    (flags & want) != want || flags & avoid)
-				break;
-			n += !!(flags & BIT_ULL(KPF_COMPOUND_HEAD));
-		}
-		verdict = i == pages ? FINE :
-			  say(UNFIT, "page %zu: flags %#llx, not %#llx / %#llx",
-			      i, (unsigned long long)flags,
-			      (unsigned long long)want,
-			      (unsigned long long)avoid);
-	}
-	close(fd);
-	if (heads)
-		*heads = n;
-	return verdict;
-}
-
-/*
- * Turn all pages into swap entries; whether the pages stay in the swap cache
- * depends on how fast they are written.  Pages in the LRU batch of a CPU are
- * left alone by MADV_PAGEOUT, which empties the batch of its own CPU only: so
- * try this on all of them.
- */
-static int unmap_to_swap(char *mem, size_t pages)
-{
-	size_t n = 0;
-	int try;
-
-	for (try = 0; try < 50; try++) {
-		if (try >= nr_cpus())
-			usleep(10000);
-		hop(try);
-		if (madvise(mem, pages * psize(), MADV_PAGEOUT))
-			return say(UNFIT, "MADV_PAGEOUT: %s", strerror(errno));
-		n = count_swapped(mem, pages);
-		if (n == pages) {
-			hop(0);
-			return FINE;
-		}
-	}
-	return say(UNFIT, "only %zu of %zu pages were swapped out", n, pages);
-}
-
-/*
- * The same, and none of the pages stays in the swap cache: those which do,
- * since they were still being written, are mapped and unmapped again.
- */
-static int evict(char *mem, size_t pages)
-{
-	size_t swapped = 0, cached = 0, i;
-	int try;
-
-	for (try = 0; try < 200; try++) {
-		hop(try);
-		if (madvise(mem, pages * psize(), MADV_PAGEOUT))
-			return say(UNFIT, "MADV_PAGEOUT: %s", strerror(errno));
-		swapped = count_swapped(mem, pages);
-		cached = count_incore(mem, pages);
-		if (swapped == pages && !cached) {
-			hop(0);
-			return FINE;
-		}
-		usleep(10000);
-		for (i = 0; i < pages; i++)
-			if (entry[i] & PM_SWAP && incore[i] & 1)
-				peek((__u64 *)(mem + i * psize()));
-	}
-	return say(UNFIT, "%zu of %zu pages swapped out, %zu stay in memory",
-		   swapped, pages, cached);
-}
-
-/* References to pages by pipes */
-
-static struct grip {
-	int in[MAX_PIPES];
-	int out[MAX_PIPES];
-	int n;
-} grip;
-
-static int take_grip(char *mem, size_t pages)
-{
-	struct iovec part;
-	int ends[2];
-
-	for (grip.n = 0; pages; pages -= part.iov_len / psize()) {
-		part.iov_base = mem;
-		part.iov_len = psize() *
-			       (pages < PIPE_PAGES ? pages : PIPE_PAGES);
-		mem += part.iov_len;
-		if (pipe2(ends, O_CLOEXEC))
-			return say(UNFIT, "pipe: %s", strerror(errno));
-		grip.in[grip.n] = ends[1];
-		grip.out[grip.n++] = ends[0];
-		if (fcntl(ends[1], F_SETPIPE_SZ, (int)part.iov_len) < 0)
-			return say(UNFIT, "no pipe of %zu bytes: %s",
-				   part.iov_len, strerror(errno));
-		if (vmsplice(ends[1], &part, 1, SPLICE_F_NONBLOCK) !=
-		    (ssize_t)part.iov_len)
-			return say(UNFIT, "vmsplice: %s", strerror(errno));
-	}
-	return FINE;
-}
-
 /* Whatever was written to the copies, the pipe has the page as it was */
 static int read_grip(size_t pages, unsigned int tag)
 {
@@ -717,14 +141,6 @@ static int read_grip(size_t pages, unsigned int tag)
 	free(buf);
 	return i == pages ? FINE :
 		say(BROKEN, "page %zu has changed in the pipe", i);
-}
-
-static void drop_grip(void)
-{
-	while (grip.n > 0) {
-		close(grip.in[--grip.n]);
-		close(grip.out[grip.n]);
-	}
 }
 
 /* The sharers: number 0 is the test itself, the others its children */
@@ -941,52 +357,18 @@ static int map_pages(size_t pages)
 	return FINE;
 }
 
-/* Anonymous memory comes in folios of @unit pages and in no other size */
-static int choose_unit(size_t unit)
-{
-	unsigned long orders = thp_supported_orders();
-	char path[96];
-	bool found = false;
-	int order;
-
-	for (order = 1; order < NR_ORDERS; order++) {
-		bool this = unit == 1UL << order;
-
-		if (!(orders & (1UL << order)))
-			continue;
-		snprintf(path, sizeof(path), THP_DIR "hugepages-%ukB/enabled",
-			 (psize() >> 10) << order);
-		if (turn(path, this ? "madvise" : "never"))
-			found |= this;
-	}
-	return found ? FINE :
-		say(UNFIT, "no transparent huge pages of %zu KiB",
-		    unit * (psize() >> 10));
-}
-
 static int map_large(size_t unit, size_t pages)
 {
-	size_t len = pages * psize(), align = unit * psize(), heads;
-	uintptr_t from, to;
-	char *mem;
+	size_t len = pages * psize(), heads;
 	int verdict;
 
 	verdict = choose_unit(unit);
 	if (verdict)
 		return verdict;
 
-	mem = mmap(NULL, len + align, PROT_READ | PROT_WRITE,
-		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mem == MAP_FAILED)
+	crew.mem = map_aligned(unit, pages);
+	if (!crew.mem)
 		return say(UNFIT, "mmap: %s", strerror(errno));
-	from = ((uintptr_t)mem + align - 1) / align * align;
-	to = from + len;
-	if (from > (uintptr_t)mem)
-		munmap(mem, from - (uintptr_t)mem);
-	if (to < (uintptr_t)mem + len + align)
-		munmap((void *)to, (uintptr_t)mem + len + align - to);
-
-	crew.mem = (char *)from;
 	crew.pages = pages;
 	crew.tag[0] = ++crew.next_tag;
 	if (madvise(crew.mem, len, MADV_HUGEPAGE))
@@ -1037,25 +419,10 @@ static int still_large(size_t unit)
 
 static int prepare(void)
 {
-	__u64 pfn;
+	int verdict = prepare_common() ?: calm_swap();
 
-	if (geteuid())
-		return say(UNFIT, "needs root");
-	if (!ledger)
-		return say(UNFIT, "no shared memory");
-	/* Somebody may have killed the test before */
-	undo();
-
-	if (sched_getaffinity(0, sizeof(cpus), &cpus))
-		return say(UNFIT, "sched_getaffinity: %s", strerror(errno));
-	hop(0);
-	if (access("/proc/kpageflags", R_OK) || !get_entries((char *)&pfn, 1))
-		return say(UNFIT, "no page map (CONFIG_PROC_PAGE_MONITOR)");
-	/* No readahead: pages are in the swap cache only if somebody reads */
-	if (!turn(PAGE_CLUSTER, "0"))
-		return say(UNFIT, "no " PAGE_CLUSTER);
-	/* What an earlier test merged does not matter, but nobody merges now */
-	turn(KSM_DIR "run", "0");
+	if (verdict)
+		return verdict;
 	make_plug();
 	return need_swap();
 }
@@ -1064,7 +431,7 @@ static void prepare_or_skip(struct __test_metadata *_metadata)
 {
 	int verdict = prepare();
 
-	if (verdict && ledger && !geteuid())
+	if (verdict && !geteuid())
 		undo();
 	conclude(_metadata, verdict);
 }
@@ -1487,34 +854,13 @@ FIXTURE_TEARDOWN_PARENT(ksm_page)
 	undo();
 }
 
-static __u64 frame[MAX_PAGES];		/* where the merged pages are */
-
-/*
- * Wait until the pages at @mem are the same as those at crew.mem, or, if these
- * are swapped out meanwhile, as they were.  KPF_KSM would not tell: some kernels
- * show it for every anonymous page.
- */
-static int merge(char *mem, size_t pages, bool swapped)
+static int merge(char *mem, size_t pages)
 {
-	int verdict = UNFIT, try;
-	size_t i;
+	int verdict;
 
 	if (!put_text(KSM_DIR "run", "1"))
 		return say(UNFIT, "ksmd does not start");
-	for (try = 0; try < 500 && verdict; try++) {
-		usleep(10000);
-		if (!swapped && get_entries(crew.mem, pages))
-			for (i = 0; i < pages; i++)
-				frame[i] = PAGEMAP_PFN(entry[i]);
-		if (!get_entries(mem, pages))
-			break;
-		for (i = 0; i < pages; i++)
-			if (!(entry[i] & PM_PRESENT) ||
-			    PAGEMAP_PFN(entry[i]) != frame[i])
-				break;
-		verdict = i == pages ? FINE :
-			  say(UNFIT, "page %zu is not merged", i);
-	}
+	verdict = flags_come(mem, pages, F_KSM, 0, NULL);
 	/* This waits for ksmd, so it has no page locked from now on */
 	put_text(KSM_DIR "run", "0");
 	return verdict;
@@ -1559,7 +905,7 @@ static int swap_merged(size_t pages)
 	twin = map_twin();
 	if (!twin)
 		return say(UNFIT, "no second mapping to merge");
-	verdict = merge(twin, pages, false);
+	verdict = merge(crew.mem, pages) ?: merge(twin, pages);
 	munmap(twin - psize(), (pages + 2) * psize());
 	return verdict ?: unmap_to_swap(crew.mem, pages);
 }
@@ -1573,7 +919,8 @@ TEST_F_TIMEOUT(ksm_page, cow_frees_swap, CASE_SECONDS)
 
 	take(&base);
 	verdict = swap_merged(pages) ?: all_look() ?:
-		  flags_come(crew.mem, pages, F_SWAPCACHE, F_WRITEBACK, NULL);
+		  flags_come(crew.mem, pages, F_SWAPCACHE | F_KSM, F_WRITEBACK,
+			     NULL);
 	if (!verdict) {
 		take(&before);
 		verdict = writes(0);
@@ -1643,7 +990,7 @@ static int copy_at_swapin(size_t pages)
 	twin = map_twin();
 	if (!twin)
 		return say(UNFIT, "no second mapping to merge");
-	verdict = merge(twin, pages, true) ?: two_places(twin, pages) ?: writes(0);
+	verdict = merge(twin, pages) ?: two_places(twin, pages) ?: writes(0);
 	if (verdict)
 		goto out;
 
