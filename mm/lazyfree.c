@@ -48,9 +48,9 @@
 #define LAZYFREE_TRIES	10
 
 /*
- * How many ticks one call may sleep for folios that are off the LRU. Reclaim
- * and migration put back what they isolated within milliseconds, but nothing
- * tells when.
+ * How many ticks may be slept in one range for folios that are off the LRU.
+ * Reclaim and migration put back what they isolated within milliseconds, but
+ * nothing tells when.
  */
 #define LAZYFREE_NAPS	25
 
@@ -732,7 +732,6 @@ put:
 void lazyfree_begin(struct lazyfree *lf, struct mm_struct *mm)
 {
 	memset(lf, 0, sizeof(*lf));
-	lf->naps = LAZYFREE_NAPS;
 	tlb_gather_mmu(&lf->tlb, mm);
 	update_hiwater_rss(mm);
 }
@@ -779,6 +778,8 @@ int lazyfree_range(struct lazyfree *lf, struct vm_area_struct *vma,
 	if (fatal_signal_pending(current))
 		return -EINTR;
 	lf->patient = false;
+	lf->off_lru = false;
+	lf->naps = LAZYFREE_NAPS;
 	lf->stopped = end;
 	lf->again_start = end;
 	lf->again_end = start;
@@ -786,8 +787,7 @@ int lazyfree_range(struct lazyfree *lf, struct vm_area_struct *vma,
 
 	if (lf->again_start >= lf->again_end)
 		return 0;
-	if (lf->off_lru && !lf->drained_all) {
-		lf->drained_all = true;
+	if (lf->off_lru) {
 		tlb_flush_mmu(&lf->tlb);
 		lru_add_drain_all();
 	}

@@ -15,7 +15,6 @@
  *	page-table lock that keeps them mapped is dropped.
  * @full: @tlb has no room for more pages.
  * @drained: The LRU batches of this CPU were drained.
- * @drained_all: The LRU batches of all CPUs were drained.
  * @off_lru: The first look met a folio that was not on the LRU.
  * @patient: This is the second look, which may stop to wait.
  * @split: @blocker is a large folio that the range covers in part.
@@ -27,15 +26,14 @@
  * @blocker: The folio that it stopped for, with a reference, or NULL if it
  *	stopped for one that is off the LRU, or at a migration entry.
  * @held: The folio that was waited for, with a reference and locked.
- * @naps: How many ticks this call may still sleep for folios off the LRU, or
- *	for references that keep one from being split.
+ * @naps: How many ticks may still be slept in this range for folios off the
+ *	LRU, or for references that keep one from being split.
  */
 struct lazyfree {
 	struct mmu_gather tlb;
 	struct folio_batch folios;
 	bool full;
 	bool drained;
-	bool drained_all;
 	bool off_lru;
 	bool patient;
 	bool split;
