@@ -462,11 +462,16 @@ def cmd_id(args):
     print(tree_id(args.kernel))
 
 
+def known(tree):
+    return not subprocess.run(["git", "-C", str(SRC), "cat-file", "-e", tree], stderr=subprocess.DEVNULL).returncode
+
+
 def cmd_sync(args):
     """Only what differs is written, by rename: hard links to the pristine source are broken, times of the rest kept."""
     want, folder = tree_id(args.kernel), Path(args.dir)
     mark = folder / ".tree"
-    if not mark.exists():
+    # What lies there may be of a build/src that was made anew since: then nothing tells what differs.
+    if not mark.exists() or not known(read(mark).strip()):
         part = folder.with_name(folder.name + ".part")
         for old in (part, folder):
             shutil.rmtree(old, ignore_errors=True)

@@ -13,9 +13,10 @@
  * Here that is read from the folio: if the entries of one run are all the
  * mappings it has, and it is not in the swap cache, where other processes
  * could find it, then it belongs to the caller alone. It stays so while the
- * page-table lock is held: fork is kept out by mmap_lock, and a folio gets into
- * the swap cache, or becomes KSM's, only under the folio lock and with PG_dirty
- * set by the time its entries lose their dirty bits.
+ * page-table lock is held: fork is kept out by the lock on the VMA (its own or
+ * mmap_lock), and a folio gets into the swap cache, or becomes KSM's, only
+ * under the folio lock and with PG_dirty set by the time its entries lose their
+ * dirty bits.
  *
  * The first look at the page tables waits for nothing. What it can't do under
  * the page-table lock is left for a second look: it drains the LRU batches of
@@ -23,7 +24,7 @@
  * folios that the range covers in part. Then it goes on where it stopped.
  * It gives an address up only if something is in the way there time and again.
  *
- * Lock order: mmap_lock, folio lock (under the page-table lock only by
+ * Lock order: lock on the VMA, folio lock (under the page-table lock only by
  * trylock), page-table lock, lruvec->lru_lock.
  */
 #include <linux/memcontrol.h>
@@ -31,7 +32,6 @@
 #include <linux/mm_inline.h>
 #include <linux/mmu_notifier.h>
 #include <linux/pagemap.h>
-#include <linux/pagewalk.h>
 #include <linux/rmap.h>
 #include <linux/sched/signal.h>
 #include <linux/swap.h>
@@ -579,39 +579,40 @@ static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
 	return 1;
 }
 
-static int lazyfree_pmd_entry(pmd_t *pmdp, unsigned long addr,
-			      unsigned long end, struct mm_walk *walk)
+/*
+ * The entries below one PMD. Return: where to go on, which is @addr if the PMD
+ * became huge, or empty, under our eyes. @stop says to go on only after a wait.
+ */
+static unsigned long lazyfree_pmd(struct lazyfree *lf,
+				  struct vm_area_struct *vma, pmd_t *pmdp,
+				  unsigned long addr, unsigned long end,
+				  bool *stop)
 {
-	struct vm_area_struct *vma = walk->vma;
-	struct lazyfree *lf = walk->private;
+	struct mm_struct *mm = vma->vm_mm;
 	pte_t *first, *ptep;
-	bool stop = false;
 	spinlock_t *ptl;	/* of the table */
 
-	if (lazyfree_huge_pmd(lf, vma, pmdp, addr, end, &stop))
-		goto out;
+	if (lazyfree_huge_pmd(lf, vma, pmdp, addr, end, stop))
+		return end;
 	tlb_change_page_size(&lf->tlb, PAGE_SIZE);
 again:
-	first = pte_offset_map_lock(walk->mm, pmdp, addr, &ptl);
-	if (!first) {
-		/* It became huge, or empty, under our eyes: from the start. */
-		walk->action = ACTION_AGAIN;
-		return 0;
-	}
+	first = pte_offset_map_lock(mm, pmdp, addr, &ptl);
+	if (!first)
+		return addr;
 	__acquire(ptl);		/* sparse does not see it */
 	/* Reclaim may owe a flush for entries that it cleared in this table. */
-	flush_tlb_batched_pending(walk->mm);
+	flush_tlb_batched_pending(mm);
 	arch_enter_lazy_mmu_mode();
-	for (ptep = first; addr < end && !stop && !lf->full;) {
+	for (ptep = first; addr < end && !*stop && !lf->full;) {
 		pte_t pte = ptep_get(ptep);
 		int nr = 1;
 
 		if (pte_present(pte))
 			nr = lazyfree_present(lf, vma, addr, end, ptep, pte,
-					      &stop);
+					      stop);
 		else if (!pte_none(pte))
-			nr = lazyfree_absent(lf, walk->mm, addr, end, ptep, pte,
-					     &stop);
+			nr = lazyfree_absent(lf, mm, addr, end, ptep, pte,
+					     stop);
 		/* What was waited for is what the walk came to first. */
 		if (unlikely(lf->held))
 			lazyfree_release(lf);
@@ -626,40 +627,73 @@ again:
 		/* No room for more pages: free these, which flushes the TLBs. */
 		lf->full = false;
 		tlb_flush_mmu(&lf->tlb);
-		if (addr < end && !stop)
+		if (addr < end && !*stop)
 			goto again;
 	}
-out:
-	cond_resched();
-	return stop;
+	return addr;
 }
 
-static const struct mm_walk_ops lazyfree_walk_ops = {
-	.pmd_entry	= lazyfree_pmd_entry,
-	.walk_lock	= PGWALK_RDLOCK,
-};
+/*
+ * Find the first PMD at or after @addr that may have something below it. The
+ * lock of the VMA is enough to keep the page tables, which the helpers of
+ * pagewalk.c do not know.
+ */
+static pmd_t *lazyfree_find_pmd(struct mm_struct *mm, unsigned long *addr,
+				unsigned long end)
+{
+	while (*addr < end) {
+		pgd_t *pgd = pgd_offset(mm, *addr);
+		unsigned long next = pgd_addr_end(*addr, end);
+		p4d_t *p4d;
+		pud_t *pud;
+		pmd_t *pmd;
+
+		if (!pgd_present(pgdp_get(pgd)))
+			goto skip;
+		p4d = p4d_offset(pgd, *addr);
+		next = p4d_addr_end(*addr, end);
+		if (!p4d_present(p4dp_get(p4d)))
+			goto skip;
+		pud = pud_offset(p4d, *addr);
+		next = pud_addr_end(*addr, end);
+		if (!pud_present(pudp_get(pud)))
+			goto skip;
+		pmd = pmd_offset(pud, *addr);
+		next = pmd_addr_end(*addr, end);
+		if (!pmd_none(pmdp_get_lockless(pmd)))
+			return pmd;
+skip:
+		*addr = next;
+	}
+	return NULL;
+}
 
 /* Return: true if the walk stopped to wait. */
 static bool lazyfree_walk(struct lazyfree *lf, struct vm_area_struct *vma,
 			  unsigned long start, unsigned long end)
 {
+	struct mm_struct *mm = vma->vm_mm;
 	struct mmu_notifier_range range;
-	int stop;
+	bool stop = false;
+	pmd_t *pmdp;
 
-	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, vma->vm_mm,
-				start, end);
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
 	mmu_notifier_invalidate_range_start(&range);
 	tlb_start_vma(&lf->tlb, vma);
-	stop = walk_page_range_vma(vma, start, end, &lazyfree_walk_ops, lf);
+	while (!stop && (pmdp = lazyfree_find_pmd(mm, &start, end))) {
+		start = lazyfree_pmd(lf, vma, pmdp, start,
+				     pmd_addr_end(start, end), &stop);
+		cond_resched();
+	}
 	tlb_end_vma(&lf->tlb, vma);
 	mmu_notifier_invalidate_range_end(&range);
 	lazyfree_release(lf);
-	return stop > 0;
+	return stop;
 }
 
 /*
- * Wait for what the second look stopped at, with mmap_lock held and nothing
- * else. Return: 0 to go on there, -EINTR if the task is to die.
+ * Wait for what the second look stopped at, with the lock on the VMA held and
+ * nothing else. Return: 0 to go on there, -EINTR if the task is to die.
  */
 static int lazyfree_wait(struct lazyfree *lf, struct mm_struct *mm)
 {
@@ -743,7 +777,7 @@ void lazyfree_begin(struct lazyfree *lf, struct mm_struct *mm)
  * Only memory that has no other home than swap can be dropped, and none that
  * somebody locked or maps by page frame number.
  *
- * Context: Process context, mmap_lock held.
+ * Context: Process context, the VMA locked for reading, or mmap_lock held.
  * Return: true if lazyfree_range() may be called for @vma.
  */
 bool lazyfree_allowed(struct vm_area_struct *vma)
@@ -767,7 +801,8 @@ bool lazyfree_allowed(struct vm_area_struct *vma)
  * The TLBs may hold dirty entries of the range until lazyfree_end(): a write
  * that comes before is not seen as one, as if it had come before the call.
  *
- * Context: Process context, mmap_lock held, at least for reading. Sleeps.
+ * Context: Process context, the VMA locked for reading, or mmap_lock held, at
+ * least for reading. Sleeps.
  * Return: 0, or -EINTR if the task is to die.
  */
 int lazyfree_range(struct lazyfree *lf, struct vm_area_struct *vma,

@@ -160,6 +160,15 @@ class Tree(unittest.TestCase):
         self.assertEqual((out / "mm/memory.c").read_text(), MEMORY)
         self.assertFalse((out / "mm/cow.c").exists())
 
+    def test_sync_over_what_another_tree_left(self):
+        self.run_tree("tree")
+        out = self.top / "build/out/off"
+        self.run_tree("sync", "off", str(out))
+        (out / ".tree").write_text("0123456789012345678901234567890123456789\n")
+        (out / "mm/memory.c").write_text("of another tree\n")
+        self.run_tree("sync", "off", str(out))
+        self.assertIn("line off", (out / "mm/memory.c").read_text())
+
     def test_dist_adds_up_to_the_series(self):
         self.run_tree("tree")
         self.run_tree("dist", str(self.top / "dist"))
