@@ -442,8 +442,10 @@ static int lazyfree_present(struct lazyfree *lf, struct vm_area_struct *vma,
 {
 	struct page *page = vm_normal_page(vma, addr, pte);
 	bool used = pte_young(pte) || pte_dirty(pte);
+	enum lazyfree_result result = LAZYFREE_DONE;
 	struct folio *folio;
 	int nr = 1;
+	bool listed;
 
 	if (!page)
 		return 1;
@@ -461,11 +463,15 @@ static int lazyfree_present(struct lazyfree *lf, struct vm_area_struct *vma,
 		used |= young || dirty;
 	}
 
+	listed = lazyfree_listed(folio) && !folio_test_dirty(folio);
 	/* Freed before and not used since: no TLB knows it as dirty. */
-	if (!used && lazyfree_listed(folio) && !folio_test_dirty(folio))
+	if (listed && !used)
 		return nr;
 
-	switch (lazyfree_folio(lf, folio, nr)) {
+	/* Used since, but nobody else's: the entries are all there is to it. */
+	if (!listed || folio_test_ksm(folio) || folio_mapcount(folio) != nr)
+		result = lazyfree_folio(lf, folio, nr);
+	switch (result) {
 	case LAZYFREE_DONE:
 		if (!used)
 			break;
