@@ -60,7 +60,6 @@
 #define F_SWAPCACHE	BIT_ULL(KPF_SWAPCACHE)
 #define F_WRITEBACK	BIT_ULL(KPF_WRITEBACK)
 #define F_LARGE		BIT_ULL(KPF_THP)
-#define F_KSM		BIT_ULL(KPF_KSM)
 
 /* Every step of a test gives one of these; FINE is zero, steps chain by ?: */
 enum verdict { FINE, BROKEN, UNFIT };
