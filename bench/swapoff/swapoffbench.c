@@ -417,9 +417,9 @@ static void help(void)
 	     "  --shuffled     slots are not in the order of addresses\n"
 	     "  --tmpfs        memory of a file, not anonymous\n"
 	     "  --rounds N     (1)\n"
-	     "  --limit S      leave the next of several sizes out if it would take more than S seconds,\n"
-	     "                 were time to grow with the square of the size; the next number of processes,\n"
-	     "                 were it to grow with that number (30)\n"
+	     "  --limit S      leave the rest of several sizes out if the next would take more than S\n"
+	     "                 seconds, were time to grow with the square of the size; the rest of several\n"
+	     "                 numbers of processes if the last took longer (30)\n"
 	     "\n"
 	     "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
@@ -512,10 +512,13 @@ int main(int argc, char **argv)
 			run(mb, processes, &off, &raw, &used);
 			report(label, &off, &raw, used);
 		}
-		next = i + 1 == n ? 0 : set.sizes > 1 ?
-		       (double)set.mb[i + 1] / (double)mb * set.mb[i + 1] / mb :
-		       (double)set.processes[i + 1] / (double)processes;
-		if (next * (double)off.ns / 1e9 > (double)set.limit) {
+		if (i + 1 == n)
+			break;
+		next = (double)off.ns / 1e9;
+		if (set.sizes > 1)
+			next *= (double)set.mb[i + 1] / (double)mb *
+				(double)set.mb[i + 1] / (double)mb;
+		if (next > (double)set.limit) {
 			printf("# the rest is left out: it would take more than %ld s\n",
 			       set.limit);
 			break;

@@ -1307,15 +1307,23 @@ out:
 
 /* Workers */
 
+static int weight_of(enum op op)
+{
+	/* gup_test has one set of pins for all, so one worker has it */
+	if (!board->use[op] || (op == PIN && my_number))
+		return 0;
+	return ops[op].weight * (op == PIN ? 2 : 1);
+}
+
 static enum op choose_op(void)
 {
 	int op, n, total = 0;
 
 	for (op = 0; op < FIRST_AGITATOR; op++)
-		total += board->use[op] ? ops[op].weight : 0;
+		total += weight_of(op);
 	n = dice(total);
 	for (op = 0; op < FIRST_AGITATOR; op++) {
-		n -= board->use[op] ? ops[op].weight : 0;
+		n -= weight_of(op);
 		if (n < 0)
 			break;
 	}
@@ -1545,8 +1553,6 @@ static __noreturn void work(int number)
 		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	must(found != MAP_FAILED && !mlock(found, 2 * psize()), "mlock");
 	wanted = found + psize();
-	if (number)
-		board->use[PIN] = false;
 	for (i = 0; i < ALL_PAGES; i++)
 		model_set(&me->model[0][i], 0);
 	make_areas();

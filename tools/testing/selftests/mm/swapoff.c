@@ -331,12 +331,25 @@ static bool listed(const struct disk *d, int *prio, long *used)
 	return found;
 }
 
+static bool any_listed(void)
+{
+	char buf[4096];
+
+	/* There is a headline */
+	return get_text("/proc/swaps", buf, sizeof(buf)) > 0 &&
+	       strchr(buf, '/');
+}
+
 static int switch_disk_on(struct disk *d, int prio)
 {
+	bool others = any_listed();
+
 	d->prio = prio;
 	if (swapon(d->path, SWAP_FLAG_PREFER | prio))
 		return say(UNFIT, "swapon %s: %s", d->path, strerror(errno));
 	owe(pay_swapoff, d->path, "");
+	if (!others)
+		return FINE;
 	/* Slots of another area in the caches would be used first */
 	if (!ledger->plug[0])
 		make_plug();
@@ -1980,14 +1993,17 @@ static int share_under_pressure(size_t pages, int n)
 	pid_t hog;
 	int verdict, i;
 
-	verdict = make_group() ?: fast_area(&disk[1], 32) ?:
-		  make_disk(&disk[0], 8) ?:
-		  switch_disk_on(&disk[0], SWAP_PRIO_TOP) ?: enter_group() ?:
+	verdict = make_group() ?: fast_area(&disk[1], 32);
+	if (verdict)
+		return verdict;
+	swapoff(disk[1].path);
+	verdict = make_disk(&disk[0], 8) ?:
+		  switch_disk_on(&disk[0], SWAP_PRIO) ?: enter_group() ?:
 		  map_mem(&mem, pages) ?: push_out_mixed(&mem) ?: add_kids(n);
 	if (verdict)
 		return verdict;
 	put_text(CGROUP_ROOT "/cgroup.procs", "0");
-	swapoff(disk[1].path);
+	/* From here on nothing else goes to the area that is to be emptied */
 	if (swapon(disk[1].path, SWAP_FLAG_PREFER | SWAP_PRIO_TOP))
 		return say(UNFIT, "swapon: %s", strerror(errno));
 	if (!set_group("memory.max", group_number("memory.current") +
@@ -2202,15 +2218,15 @@ static int leave_free(long mib)
 	return say(UNFIT, "%ld kB are free, not %ld MiB", free_kb, mib);
 }
 
-/* 16 MiB are swapped out, and so much is free when they come back */
+/* 12 MiB are swapped out, and so much is free when they come back */
 static int with_free(long mib, int err)
 {
-	const size_t pages = 4096;
+	const size_t pages = 3072;
 	long kills = number_of("/proc/vmstat", "oom_kill");
 	int verdict;
 
 	lock_areas = true;
-	verdict = fast_area(&disk[0], 40) ?: map_mem(&mem, pages) ?:
+	verdict = fast_area(&disk[0], 30) ?: map_mem(&mem, pages) ?:
 		  push_out(&mem) ?: leave_free(mib) ?:
 		  start_off(&run[0], &disk[0]) ?:
 		  wait_off(&run[0], &disk[0], 6000 * patience());
@@ -2233,7 +2249,7 @@ TEST_F_TIMEOUT(memory, too_little, CASE_SECONDS)
 
 TEST_F_TIMEOUT(memory, just_enough, CASE_SECONDS)
 {
-	end_with(_metadata, with_free(16 + 16, 0));
+	end_with(_metadata, with_free(12 + 16, 0));
 }
 
 static bool set_number(const char *path, long value)
@@ -2396,12 +2412,12 @@ TEST_F_TIMEOUT(bystander, swapoff_of_other_area, CASE_SECONDS)
  */
 static int used_falls(void)
 {
-	const size_t pages = 2048;
+	const size_t pages = 1536;
 	long used, last, values = 0, most = 0, end;
 	int verdict;
 
 	/* The child's pages, or mmap_lock might keep us from looking */
-	verdict = mapped_area(&disk[0], 24) ?: map_mem(&mem, pages) ?:
+	verdict = mapped_area(&disk[0], 20) ?: map_mem(&mem, pages) ?:
 		  push_out(&mem) ?: add_kid();
 	munmap(mem.at, pages * psize());
 	verdict = verdict ?: set_delay(&disk[0], 1, 0);
@@ -2461,8 +2477,10 @@ static int write_without_fault(void)
 	size_t i;
 
 	verdict = fast_area(&disk[0], 8) ?: map_mem(&mem, pages) ?:
-		  push_out(&mem) ?: turn_off(&disk[0]) ?:
-		  intact(&mem, "swapoff");
+		  push_out(&mem);
+	/* The process that calls swapoff() would be a sharer */
+	madvise(mem.at, pages * psize(), MADV_DONTFORK);
+	verdict = verdict ?: turn_off(&disk[0]) ?: intact(&mem, "swapoff");
 	n = faults();
 	for (i = 0; i < pages && !verdict; i++)
 		poke((__u64 *)page_at(&mem, i), i);
