@@ -3,6 +3,7 @@
 #include <kunit/test.h>
 #include <linux/limits.h>
 #include <linux/prandom.h>
+#include <linux/sizes.h>
 
 #include "../swapoff_batch.h"
 
