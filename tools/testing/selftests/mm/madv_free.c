@@ -2441,6 +2441,46 @@ TEST_F_TIMEOUT(keeps, fork, CASE_SECONDS)
 	conclude(_metadata, keep_at_fork());
 }
 
+/*
+ * A page that was copied for somebody who only reads through a pin, so that
+ * nothing of it is dirty, neither the entry nor the page: the content is wanted
+ * all the same.  A child gives it, which is for the child to say of its own.
+ *
+ * 6.12: the parent loses it
+ */
+static int keep_clean_copy(void)
+{
+	const size_t pages = 64;
+	struct iovec from, to;
+	int verdict = map_area(&area, 1, pages) ?: add_kid(), i;
+
+	if (verdict)
+		return verdict;
+	from.iov_base = area.mem;
+	from.iov_len = pages * psize();
+	to.iov_len = from.iov_len;
+	to.iov_base = malloc(to.iov_len);
+	if (!to.iov_base ||
+	    process_vm_readv(getpid(), &to, 1, &from, 1, 0) !=
+	    (ssize_t)to.iov_len)
+		return say(UNFIT, "process_vm_readv: %s", strerror(errno));
+	free(to.iov_base);
+	lose_kids();
+	drain_all();
+	verdict = add_kid() ?: ask(0, GIVE);
+	lose_kids();
+	for (i = 0; i < 5 && !verdict; i++) {
+		madvise(area.mem, pages * psize(), MADV_PAGEOUT);
+		drain_all();
+	}
+	return verdict ?: all_look(&area, 0, pages, KEPT, "a child gave it");
+}
+
+TEST_F_TIMEOUT(keeps, clean_copy, CASE_SECONDS)
+{
+	conclude(_metadata, keep_clean_copy());
+}
+
 static int keep_at_split(void)
 {
 	size_t pages = pmd_pages();
