@@ -122,7 +122,6 @@ static void most_out(unsigned char *at)
 {
 	long kept = set.pages / 4;
 
-	swap_need(set.swap, set.pages);
 	pages_out(at + kept * page_size(), set.pages - kept);
 }
 
@@ -167,6 +166,8 @@ static unsigned char *past(enum kind kind)
 		return at;
 	}
 
+	/* Before there is memory: this forks, which would leave its mark. */
+	swap_need(set.swap, set.pages);
 	at = map_huge();
 	most_out(at);
 	switch (kind) {
