@@ -520,10 +520,12 @@ static int finish_read(struct swapoff *so, const struct swapoff_read *read)
 	folio_lock(folio);
 	if (!folio_has_slot(folio, entry))
 		goto unlock;
-	if (!folio_test_uptodate(folio) && !folio_test_large(folio)) {
+	if (!folio_test_uptodate(folio) && !folio_test_large(folio) &&
+	    !folio_test_hwpoison(folio)) {
 		/*
 		 * An error in one sector can fail the whole of a request, of
-		 * which this page was a small part: ask for it alone.
+		 * which this page was a small part: ask for it alone. But not
+		 * into memory that has failed.
 		 */
 		swap_read_folio(folio, NULL);
 		folio_lock(folio);
