@@ -175,6 +175,7 @@ static int gather_pmd(pmd_t *pmd, unsigned long addr, unsigned long end,
 	start = pte_offset_map(pmd, addr);
 	if (!start)
 		return 0;
+	__acquire(RCU);		/* sparse does not see it */
 	for (pte = start; addr < end; pte++, addr += PAGE_SIZE) {
 		pte_t ptent = ptep_get_lockless(pte);
 		swp_entry_t entry;
@@ -406,6 +407,7 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	pte = pte_offset_map_lock(mm, pmd, addr, &ptl);
 	if (!pte)
 		goto put_copy;
+	__acquire(ptl);		/* sparse does not see it */
 	old = ptep_get(pte);
 	if (!is_swap_pte(old) || pte_to_swp_entry(old).val != entry.val)
 		goto unlock;

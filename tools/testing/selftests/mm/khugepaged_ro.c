@@ -344,13 +344,13 @@ static int collapse_errno(void)
 
 	/* Someone may just happen to have hold of a page */
 	for (try = 0; try < 20; try++) {
-		if (!madvise(range.mem, bytes(), MADV_COLLAPSE))
-			return 0;
-		if (errno != EAGAIN)
-			return errno;
+		errno = 0;
+		if (!madvise(range.mem, bytes(), MADV_COLLAPSE) ||
+		    errno != EAGAIN)
+			break;
 		usleep(2000);
 	}
-	return EAGAIN;
+	return errno;
 }
 
 static int collapse(void)
@@ -472,7 +472,7 @@ static int refused(int err)
 /* The kernel writes for us: it says EFAULT where we would get SIGSEGV */
 static bool is_writable(char *at)
 {
-	char c = *(volatile char *)at;
+	char c = (char)peek((__u64 *)at);
 	int ends[2];
 	bool did;
 
@@ -587,7 +587,7 @@ static int only(const char *name)
 			return say(BROKEN, "%s does not rise", name);
 		if (!it && now != counted[i] &&
 		    strcmp(counters[i], "thp_scan_busy"))
-			return say(BROKEN, "%s rises by %ld, not only %s",
+			return say(BROKEN, "%s rises by %ld, not just %s",
 				   counters[i], now - counted[i], name);
 	}
 	return found ? FINE : say(BROKEN, "nobody counts %s", name);
@@ -1553,7 +1553,7 @@ static int poisoned(void)
 	look(0, page);
 	verdict = refused(EINVAL);
 	if (!verdict && !is_poisoned(page))
-		verdict = say(BROKEN, "the poisoned page can be read");
+		verdict = say(BROKEN, "the page can be read");
 	return verdict ?: all_have(0, page, range.tag, "refused") ?:
 	       all_have(page + 1, pages - page - 1, range.tag, "refused");
 }

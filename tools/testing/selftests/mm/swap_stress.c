@@ -1011,9 +1011,19 @@ static void reserve(char *at, size_t len)
 		   MAP_NORESERVE | MAP_FIXED, -1, 0) == at);
 }
 
+/* Asked for once, before allocations are made to fail */
+static size_t huge_pages(void)
+{
+	static size_t pages;
+
+	if (!pages)
+		pages = read_pmd_pagesize() / psize();
+	return pages;
+}
+
 static int do_mremap(struct area *a)
 {
-	size_t slack = read_pmd_pagesize() / psize();
+	size_t slack = huge_pages();
 	char *old = a->mem, *new = a->room[!a->in];
 
 	if (dice(2))
@@ -2149,6 +2159,7 @@ static void run(void)
 	int i, told = -1, status;
 	enum op op;
 
+	huge_pages();
 	take_events(before);
 	for (i = 0; i < opt_workers; i++) {
 		worker[i] = fork();
