@@ -688,7 +688,7 @@ static void must(bool done, const char *what)
 
 /*
  * Repeat @call, which is true when it worked, while memory is missing: without
- * it the worker would not know any more what it has.
+ * it the worker would not know any more what it has.  /proc calls that ENOENT.
  */
 #define until(call) do {						\
 	int tries_;							\
@@ -698,7 +698,7 @@ static void must(bool done, const char *what)
 		errno = 0;						\
 		done_ = (call);						\
 		if (done_ || (errno != ENOMEM && errno != EAGAIN &&	\
-			      errno != EINTR))				\
+			      errno != EINTR && errno != ENOENT))	\
 			break;						\
 		if (tries_ > 100)					\
 			usleep(1000);					\
@@ -976,12 +976,15 @@ static unsigned int same_vma(const char *at, unsigned int n)
 	char line[512];
 	FILE *f;
 
-	until((f = fopen("/proc/self/maps", "r")));
-	while (!pages && fgets(line, sizeof(line), f))
-		if (sscanf(line, "%lx-%lx", &start, &end) == 2 &&
-		    start <= (unsigned long)at && (unsigned long)at < end)
-			pages = (end - (unsigned long)at) / psize();
-	fclose(f);
+	while (!pages) {
+		until((f = fopen("/proc/self/maps", "r")));
+		while (!pages && fgets(line, sizeof(line), f))
+			if (sscanf(line, "%lx-%lx", &start, &end) == 2 &&
+			    start <= (unsigned long)at &&
+			    (unsigned long)at < end)
+				pages = (end - (unsigned long)at) / psize();
+		fclose(f);
+	}
 	return pages < n ? pages : n;
 }
 
