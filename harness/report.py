@@ -526,7 +526,7 @@ def gnuplot_script(plots, summary):
                    f"set yrange [-0.7:{len(summary) - 0.3}]\nset grid xtics",
                    f"set lmargin {min(60, max(len(n) for n, _ in summary) + 2)}\nset arrow 1 from 0, graph 0"
                    " to 0, graph 1 nohead lc rgb '#888888'",
-                   "set ytics (" + ", ".join(f"{quote(n)} {i}" for i, (n, _) in enumerate(summary)) + ")",
+                   "set ytics (" + ", ".join(f"{quote(n.replace('%', '%%'))} {i}" for i, (n, _) in enumerate(summary)) + ")",
                    "$s << EOD"]
         script += [f"{i} {c.percent!r} {min(c.low, c.percent)!r} {max(c.high, c.percent)!r} "
                    f"{7 if c.verdict in ('better', 'worse') else 6}" for i, (_, c) in enumerate(summary)]
