@@ -55,8 +55,12 @@
 #define SWAPOFF_CAREFUL	(__GFP_RETRY_MAYFAIL | __GFP_NOWARN)
 #define SWAPOFF_GFP	(GFP_HIGHUSER_MOVABLE | SWAPOFF_CAREFUL)
 
-/* Reads in flight at most. Half of them are submitted at once. */
-#define READS_MAX	1024U
+/*
+ * Reads in flight at most. Half of them are submitted at once, which is enough
+ * for large requests. Their pages can't be reclaimed, and they may all be of
+ * one small memory cgroup.
+ */
+#define READS_MAX	256U
 #define READS_MIN	32U
 
 /* How often memory for a page is waited for, and how long, before it is ENOMEM. */
