@@ -63,8 +63,12 @@
 #define READS_MAX	256U
 #define READS_MIN	32U
 
-/* How often memory for a page is waited for, and how long, before it is ENOMEM. */
+/*
+ * How often memory for a page is waited for, and how long, before it is ENOMEM.
+ * More often while pages are being written, for these are about to be free.
+ */
 #define HUNGRY_MAX	10
+#define HUNGRY_MAX_BUSY	100
 #define HUNGRY_WAIT	(HZ / 10)
 
 /* Page tables looked at before the mmap_lock is let go of. */
@@ -677,6 +681,13 @@ static int start_reads(struct swapoff *so, unsigned int allowed)
 	return ret;
 }
 
+/* Is it worth to wait for memory once more? */
+static bool may_be_fed(unsigned int hungry)
+{
+	return hungry < (global_node_page_state(NR_WRITEBACK) ?
+			 HUNGRY_MAX_BUSY : HUNGRY_MAX);
+}
+
 /* Read all slots of the batch in order, and leave the batch empty. */
 static int stream(struct swapoff *so)
 {
@@ -701,7 +712,8 @@ static int stream(struct swapoff *so)
 			 * the next, once they have been written.
 			 */
 			starved = ret == -ENOMEM;
-			if (starved && !flying && hungry++ < HUNGRY_MAX) {
+			if (starved && !flying && may_be_fed(hungry)) {
+				hungry++;
 				lru_add_drain();
 				schedule_timeout_interruptible(HUNGRY_WAIT);
 				ret = swapoff_stopped(so);

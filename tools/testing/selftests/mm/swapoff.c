@@ -2227,17 +2227,17 @@ static int leave_free(long mib)
 	return say(UNFIT, "%ld kB are free, not %ld MiB", free_kb, mib);
 }
 
-/* 12 MiB are swapped out, and so much is free when they come back */
-static int with_free(long mib, int err)
+/* @swapped MiB are swapped out, and @mib are free when they come back */
+static int with_free(long swapped, long mib, int err)
 {
-	const size_t pages = 3072;
+	const size_t pages = (swapped << 20) / psize();
 	long kills = number_of("/proc/vmstat", "oom_kill");
 	int verdict;
 
 	if (any_listed())
 		return say(UNFIT, "other swap space is on, there is room");
 	lock_areas = true;
-	verdict = fast_area(&disk[0], 30) ?: map_mem(&mem, pages) ?:
+	verdict = fast_area(&disk[0], 3 * swapped) ?: map_mem(&mem, pages) ?:
 		  push_out(&mem) ?: leave_free(mib) ?:
 		  start_off(&run[0], &disk[0]) ?:
 		  wait_off(&run[0], &disk[0], 6000 * patience());
@@ -2255,12 +2255,13 @@ static int with_free(long mib, int err)
 /* 6.12: the OOM killer comes, mostly for swapoff itself */
 TEST_F_TIMEOUT(memory, too_little, CASE_SECONDS)
 {
-	end_with(_metadata, with_free(4, ENOMEM));
+	/* The test needs some of it, and a kernel with checks even more */
+	end_with(_metadata, with_free(48, 12, ENOMEM));
 }
 
 TEST_F_TIMEOUT(memory, just_enough, CASE_SECONDS)
 {
-	end_with(_metadata, with_free(12 + 16, 0));
+	end_with(_metadata, with_free(12, 12 + 16, 0));
 }
 
 /*
