@@ -39,21 +39,25 @@ def load(path):
 
 
 def results(log):
-    """{test: {case: pass|fail|skip}} of what the guest printed."""
-    found, test = {}, None
+    """{test: {case: pass|fail|skip}} of what the guest printed, and {(test, case): what a case that failed said}."""
+    found, test, said, words = {}, None, {}, []
     for line in log.read_text(errors="replace").splitlines():
         if line.startswith("### "):
             test = line[4:].strip()
             found[test] = {}
             continue
         hit = RESULT.match(line)
+        if line.startswith("# ") and not re.match(r"# +(RUN|OK|FAIL|SKIP|Starting)\b", line):
+            words.append(line[2:].strip())
         if hit and test:
+            said[test, hit.group(2)] = " / ".join(words[-3:])
+            words = []
             found[test][hit.group(2)] = "fail" if hit.group(1) else "skip" if hit.group(3) == "SKIP" else "pass"
-    return found
+    return found, said
 
 
 def compare(kernel, log):
-    bad, found = 0, results(log)
+    bad, (found, said) = 0, results(log)
     for path in sorted(EXPECT.glob("*.tsv")):
         test, cases = path.stem, load(path)
         got = found.get(test, {})
@@ -62,7 +66,8 @@ def compare(kernel, log):
             name = "%s: %s: %s" % (kernel, test, case)
             if have != want[kernel] and not (want[kernel] == "any" and have in ("pass", "fail")):
                 bad += 1
-                print("FAIL %s: %s, expected %s (%s)" % (name, have, want[kernel], want["why"]))
+                print("FAIL %s: %s, expected %s (%s); it says: %s" % (name, have, want[kernel], want["why"],
+                                                                      said.get((test, case)) or "nothing"))
             elif have == "skip":
                 print("skip %s: %s" % (name, want["why"]))
             else:

@@ -439,9 +439,34 @@ def preamble(results):
         "with 3 or 4, once in 20 from 5 on. One boot alone is not judged.", ""]
 
 
+def curve_of(metric):
+    """A metric that was measured at several moments or sizes: ("share", "after, s", 5.0) for "share after 5 s"."""
+    found = re.fullmatch(r"(.+) (after|with) (\d+) (\S+)", metric)
+    return (found[1], f"{found[2]}, {found[4]}", float(found[3])) if found else None
+
+
+def find_curves(rows):
+    """(metric, axis) -> [(x, unit, better, values)] for those with three values of x at least."""
+    curves = collections.defaultdict(list)
+    for metric, unit, better, values, _ in rows:
+        at = curve_of(metric)
+        if at:
+            curves[at[:2]].append((at[2], unit, better, values))
+    return {k: sorted(c, key=lambda point: point[0]) for k, c in curves.items() if len(c) > 2}
+
+
 def build_report(results):
     """The text of report.md, the plots' gnuplot commands, and the summary's entries."""
     lines, plots, summary, names = preamble(results), [], [], set()
+
+    def image(scenario, metric):
+        name = slug(*scenario.split("/"), metric)
+        while name in names:
+            name = name[:-4] + "-2.svg"
+        names.add(name)
+        images.append(f"![{scenario} {metric}]({name})")
+        return name
+
     losses = {"worse": [], "equal": [], "open": [], "missing": []}
     topic = None
     for scenario in results.scenarios:
@@ -455,6 +480,12 @@ def build_report(results):
                   table_line(["metric (unit)", *KERNELS, "series against stock", "series against off"]),
                   "|---|---:|---:|---:|---:|---:|"]
         images = []
+        curves = find_curves(results.rows(scenario))
+        for (metric, axis), curve in curves.items():
+            unit, better = next(((u, b) for _, u, b, _ in curve if b != "none"), curve[0][1:3])
+            if better != "none":
+                plots.append((image(scenario, metric), f"{scenario}: {metric}", f"{unit or 'count'}, {better} is better",
+                              {k: [(x, statistics.median(v[k])) for x, _, _, v in curve if v[k]] for k in KERNELS}, axis))
         for metric, unit, better, values, points in results.rows(scenario):
             changes = {k: compare(values[k], values["series"], better) for k in ("stock", "off")}
             inner = ", ".join(p for p in (unit, "" if better == "none" else f"{better} is better") if p)
@@ -467,12 +498,9 @@ def build_report(results):
                     losses[change.verdict].append(f"- {scenario}, {metric}, against {kernel}: {change.text}")
             if changes["stock"].percent is not None:
                 summary.append((f"{scenario} {metric}", changes["stock"]))
-            name = slug(*scenario.split("/"), metric)
-            while name in names:
-                name = name[:-4] + "-2.svg"
-            names.add(name)
-            images.append(f"![{scenario} {metric}]({name})")
-            plots.append((name, f"{scenario}: {metric}", f"{unit or 'count'}, {better} is better", points, values))
+            if (curve_of(metric) or ())[:2] not in curves:
+                plots.append((image(scenario, metric), f"{scenario}: {metric}", f"{unit or 'count'}, {better} is better",
+                              points, values))
         lines += [""] + (images + [""] if images else [])
     lines += ["## Where the series loses or is equal", ""]
     for verdict, title in (("worse", "Loses"), ("equal", "Equal within what was measured"),
@@ -497,11 +525,26 @@ def quote(text):
     return "'" + text.replace("'", "''") + "'"
 
 
+def curve_script(name, title, axis, curves, along, styles):
+    script = ["set terminal svg size 640,400 noenhanced font 'sans,12' background 'white'", f"set output {quote(name)}",
+              f"set title {quote(title)}", f"set ylabel {quote(axis)}", f"set xlabel {quote(along)}",
+              "set xrange [0:*]\nset yrange [0:*]\nset xtics auto\nset key bottom right"]
+    parts = []
+    for kernel, (shape, colour) in zip(KERNELS, styles):
+        if curves[kernel]:
+            script.append(f"$c{len(parts)} << EOD\n" + "\n".join(f"{x!r} {y!r}" for x, y in curves[kernel]) + "\nEOD")
+            parts.append(f"$c{len(parts)} using 1:2 with linespoints pt {shape} ps 0.8 lw 2 lc rgb '{colour}' title '{kernel}'")
+    return script + ["plot " + ", ".join(parts), "unset key\nunset xlabel"]
+
+
 def gnuplot_script(plots, summary):
     # Shape and brightness both tell the kernels apart, for print in grey.
     styles = (6, "#e0a020"), (4, "#4080b0"), (7, "#202050")
     script = ["set encoding utf8", "set grid ytics lc rgb '#dddddd'", "unset key"]
     for name, title, axis, points, medians in plots:
+        if isinstance(medians, str):
+            script += curve_script(name, title, axis, points, medians, styles)
+            continue
         every = [0.0] + [v for values in points.values() for v in values]
         low, high = min(every) * 1.08, max(every) * 1.08
         script += ["set terminal svg size 480,340 noenhanced font 'sans,12' background 'white'",

@@ -382,7 +382,7 @@ static void report(const char *label, const struct cost *off,
 		/* zram reads are not counted by all kernels */
 		if (set.zram && (i == 2 || i == 3 || i == 9))
 			continue;
-		snprintf(name, sizeof(name), "%s%s", label, samples[i].metric);
+		snprintf(name, sizeof(name), "%s%s", samples[i].metric, label);
 		sample(name, samples[i].unit, samples[i].better,
 		       samples[i].value);
 	}
@@ -504,9 +504,9 @@ int main(int argc, char **argv)
 		long processes = set.processes[set.counts > 1 ? i : 0];
 
 		if (set.sizes > 1)
-			snprintf(label, sizeof(label), "%ld MB: ", mb);
+			snprintf(label, sizeof(label), " with %ld MB", mb);
 		else if (set.counts > 1)
-			snprintf(label, sizeof(label), "%ld processes: ",
+			snprintf(label, sizeof(label), " with %ld processes",
 				 processes);
 		for (round = 0; round < set.rounds; round++) {
 			run(mb, processes, &off, &raw, &used);

@@ -1,6 +1,33 @@
 set encoding utf8
 set grid ytics lc rgb '#dddddd'
 unset key
+set terminal svg size 640,400 noenhanced font 'sans,12' background 'white'
+set output 'cow-pressure-share.svg'
+set title 'cow/pressure: share'
+set ylabel '%, more is better'
+set xlabel 'after, s'
+set xrange [0:*]
+set yrange [0:*]
+set xtics auto
+set key bottom right
+$c0 << EOD
+0.0 25.0
+5.0 30.0
+60.0 50.0
+EOD
+$c1 << EOD
+0.0 25.0
+5.0 40.0
+60.0 60.0
+EOD
+$c2 << EOD
+0.0 25.0
+5.0 95.0
+60.0 100.0
+EOD
+plot $c0 using 1:2 with linespoints pt 6 ps 0.8 lw 2 lc rgb '#e0a020' title 'off', $c1 using 1:2 with linespoints pt 4 ps 0.8 lw 2 lc rgb '#4080b0' title 'stock', $c2 using 1:2 with linespoints pt 7 ps 0.8 lw 2 lc rgb '#202050' title 'series'
+unset key
+unset xlabel
 set terminal svg size 480,340 noenhanced font 'sans,12' background 'white'
 set output 'cow-pressure-fault-time-p99.svg'
 set title 'cow/pressure: fault time, p99'
@@ -316,18 +343,18 @@ $m2 << EOD
 2 4.0 0.35
 EOD
 plot $d0 using 1:2 with points pt 6 ps 0.8 lc rgb '#e0a020', $m0 using 1:2:3 with xerrorbars pt -1 lw 2 lc rgb '#e0a020', $d1 using 1:2 with points pt 4 ps 0.8 lc rgb '#4080b0', $m1 using 1:2:3 with xerrorbars pt -1 lw 2 lc rgb '#4080b0', $d2 using 1:2 with points pt 7 ps 0.8 lc rgb '#202050', $m2 using 1:2:3 with xerrorbars pt -1 lw 2 lc rgb '#202050'
-set terminal svg size 860,270 noenhanced font 'sans,12' background 'white'
+set terminal svg size 860,310 noenhanced font 'sans,12' background 'white'
 set output 'summary.svg'
 set title 'series against stock, right is better'
 unset ylabel
 set xlabel 'change, % (bar: 95 % interval; filled: star)'
 set xtics auto
 set xrange [*:*]
-set yrange [-0.7:7.7]
+set yrange [-0.7:9.7]
 set grid xtics
 set lmargin 33
 set arrow 1 from 0, graph 0 to 0, graph 1 nohead lc rgb '#888888'
-set ytics ('cow/fork fork' 0, 'cow/fork exit' 1, 'cow/pressure reused' 2, 'ksm/scan merged' 3, 'ksm/scan instructions, 4k pages' 4, 'cow/pressure rate|4k' 5, 'ksm/single it''s' 6, 'cow/pressure fault time, p99' 7)
+set ytics ('cow/fork fork' 0, 'cow/fork exit' 1, 'cow/pressure reused' 2, 'ksm/scan merged' 3, 'ksm/scan instructions, 4k pages' 4, 'cow/pressure rate|4k' 5, 'ksm/single it''s' 6, 'cow/pressure fault time, p99' 7, 'cow/pressure share after 60 s' 8, 'cow/pressure share after 5 s' 9)
 $s << EOD
 0 -6.976629035452567 -8.983957219251339 -5.040602099425618 7
 1 -0.7056551101837133 -6.379798948214368 8.277524778998117 6
@@ -337,5 +364,7 @@ $s << EOD
 5 5.143031040779055 4.739805234327446 6.809190505173463 7
 6 20.0 20.0 20.0 6
 7 32.50845846265694 30.12331180270111 35.17881609484663 7
+8 66.66666666666667 66.66666666666667 66.66666666666667 6
+9 137.5 137.5 137.5 6
 EOD
 plot $s using 2:1:3:4 with xerrorbars pt -1 lc rgb '#202050', $s using 2:1:5 with points pt variable ps 0.9 lc rgb '#202050'
