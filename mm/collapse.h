@@ -55,6 +55,7 @@ struct collapse_facts {
 /**
  * struct collapse_limits - how much of what a range may have
  * @asked: The program asks for it, with madvise(MADV_COLLAPSE).
+ * @returned: swapoff brought pages back, which nobody need have used since.
  * @size: Number of PTEs of a range.
  * @none: How many may map nothing, or the shared zero page.
  * @swap: How many pages may have to be read from swap.
@@ -62,6 +63,7 @@ struct collapse_facts {
  */
 struct collapse_limits {
 	bool asked;
+	bool returned;
 	unsigned int size;
 	unsigned int none;
 	unsigned int swap;
@@ -148,6 +150,13 @@ collapse_decide(const struct collapse_facts *facts,
 	 */
 	if (!facts->writable && unwritten > pages)
 		return facts->zero ? COLLAPSE_UNWRITTEN : COLLAPSE_TOO_MANY_NONE;
+	/*
+	 * What swapoff brought back was not in use, or it would not have been
+	 * out. But it was split for that; made whole again it takes no more
+	 * memory than it does now, if all of it is there.
+	 */
+	if (limits->returned && !unwritten && !facts->swap)
+		return COLLAPSE_MAY;
 	/* It is worth reading from swap only for what is in good use. */
 	if (facts->young < (facts->swap ? limits->size / 2 : 1))
 		return COLLAPSE_NOT_YOUNG;

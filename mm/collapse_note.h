@@ -30,7 +30,8 @@
 
 #ifdef CONFIG_TRANSPARENT_HUGEPAGE
 
-bool khugepaged_swapped_in(struct vm_area_struct *vma, unsigned long address);
+bool khugepaged_swapped_in(struct vm_area_struct *vma, unsigned long address,
+			   bool returned);
 
 static inline unsigned long *collapse_notes(pmd_t *pmd)
 {
@@ -39,10 +40,11 @@ static inline unsigned long *collapse_notes(pmd_t *pmd)
 
 /*
  * Tell khugepaged about a page that came back from swap. The first page tells;
- * the others find the note, until khugepaged looked at the range.
+ * the others find the note, until khugepaged looked at the range. @returned by
+ * swapoff, that is, and not because anybody used it.
  */
 static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
-					unsigned long address)
+					unsigned long address, bool returned)
 {
 	unsigned long *notes;
 
@@ -50,7 +52,7 @@ static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
 		return;
 	notes = collapse_notes(pmd);
 	if (!test_bit(COLLAPSE_NOTE_SWAPIN, notes) &&
-	    khugepaged_swapped_in(vma, address))
+	    khugepaged_swapped_in(vma, address, returned))
 		set_bit(COLLAPSE_NOTE_SWAPIN, notes);
 }
 
@@ -111,7 +113,7 @@ static inline void collapse_clear_notes(pmd_t *pmd)
 #else /* CONFIG_TRANSPARENT_HUGEPAGE */
 
 static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
-					unsigned long address)
+					unsigned long address, bool returned)
 {
 }
 

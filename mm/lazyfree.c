@@ -37,6 +37,7 @@
 #include <linux/swap.h>
 #include <linux/swapops.h>
 
+#include "collapse_note.h"
 #include "internal.h"
 #include "lazyfree.h"
 #include "swap.h"
@@ -546,7 +547,7 @@ static inline int lazyfree_busy_slot(struct lazyfree *lf, swp_entry_t entry,
  * page costs less than reading an old one. Return: the length of the run.
  */
 static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
-			   unsigned long addr, unsigned long end,
+			   pmd_t *pmdp, unsigned long addr, unsigned long end,
 			   pte_t *ptep, pte_t pte, bool *stop)
 {
 	swp_entry_t entry = pte_to_swp_entry(pte);
@@ -573,6 +574,7 @@ static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
 				return 1;
 		}
 		clear_not_present_full_ptes(mm, addr, ptep, nr, 0);
+		collapse_note_holes(pmdp);
 		free_swap_and_cache_nr(entry, nr);
 		add_mm_counter(mm, MM_SWAPENTS, -nr);
 		return nr;
@@ -617,7 +619,7 @@ again:
 			nr = lazyfree_present(lf, vma, addr, end, ptep, pte,
 					      stop);
 		else if (!pte_none(pte))
-			nr = lazyfree_absent(lf, mm, addr, end, ptep, pte,
+			nr = lazyfree_absent(lf, mm, pmdp, addr, end, ptep, pte,
 					     stop);
 		/* What was waited for is what the walk came to first. */
 		if (unlikely(lf->held))

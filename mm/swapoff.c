@@ -29,6 +29,7 @@
 #include <linux/blkdev.h>
 #include <linux/jiffies.h>
 #include <linux/log2.h>
+#include <linux/memcontrol.h>
 #include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/oom.h>
@@ -43,6 +44,7 @@
 #include <linux/swapops.h>
 #include <linux/userfaultfd_k.h>
 
+#include "collapse_note.h"
 #include "internal.h"
 #include "swap.h"
 #include "swapoff.h"
@@ -57,11 +59,16 @@
 
 /*
  * Reads in flight at most. Half of them are submitted at once, which is enough
- * for large requests. Their pages can't be reclaimed, and they may all be of
- * one small memory cgroup.
+ * for large requests.
  */
-#define READS_MAX	256U
+#define READS_MAX	1024U
 #define READS_MIN	32U
+
+/*
+ * Pages in flight can't be reclaimed: they may be this part of memory, and of
+ * what a memory cgroup that one of them belongs to may have.
+ */
+#define READS_PART	16
 
 /*
  * How often memory for a page is waited for, and how long, before it is ENOMEM.
@@ -454,6 +461,7 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	}
 	new = pte_as_read_fault(vma, page, old, exclusive);
 	set_pte_at(mm, addr, pte, new);
+	collapse_note_swapin(vma, pmd, addr, true);
 	swap_free(entry);
 unlock:
 	pte_unmap_unlock(pte, ptl);
@@ -570,7 +578,29 @@ static unsigned int reads_allowed(struct swapoff *so)
 	/* A device that reads at once gains nothing; keep the caches warm. */
 	if (so->si->flags & SWP_SYNCHRONOUS_IO)
 		return READS_MIN;
-	return clamp(si_mem_available() / 16, (long)READS_MIN, (long)READS_MAX);
+	return clamp(si_mem_available() / READS_PART, (long)READS_MIN,
+		     (long)READS_MAX);
+}
+
+/*
+ * How many reads may be in flight if @folio is among them. They may all be of
+ * the memory cgroup that it is charged to, and too many would leave nothing
+ * there to reclaim.
+ */
+static unsigned int cgroup_allows(struct folio *folio)
+{
+	unsigned int allowed = READS_MAX;
+#ifdef CONFIG_MEMCG
+	struct mem_cgroup *memcg;
+
+	rcu_read_lock();
+	for (memcg = folio_memcg_rcu(folio); memcg;
+	     memcg = parent_mem_cgroup(memcg))
+		allowed = clamp(READ_ONCE(memcg->memory.max) / READS_PART,
+				(unsigned long)READS_MIN, allowed);
+	rcu_read_unlock();
+#endif
+	return allowed;
 }
 
 /* Where the first user of a slot wants its memory. Returned with a reference. */
@@ -644,8 +674,11 @@ static struct folio *start_read(struct swapoff *so,
 	return folio;
 }
 
-/* Submit reads until @allowed are in flight or the records end. */
-static int start_reads(struct swapoff *so, unsigned int allowed)
+/*
+ * Submit reads until @allowed are in flight, or fewer if the memory cgroups are
+ * too small for that, or the records end.
+ */
+static int start_reads(struct swapoff *so, unsigned int *allowed)
 {
 	struct swap_iocb *splug = NULL;
 	struct swapoff_read *read;
@@ -656,7 +689,7 @@ static int start_reads(struct swapoff *so, unsigned int allowed)
 
 	/* Neighbours become one request of the device. */
 	blk_start_plug(&plug);
-	while (so->next_record < so->batch.nr && so->head - so->tail < allowed) {
+	while (so->next_record < so->batch.nr && so->head - so->tail < *allowed) {
 		ret = swapoff_stopped(so);
 		if (ret)
 			break;
@@ -672,6 +705,7 @@ static int start_reads(struct swapoff *so, unsigned int allowed)
 			read->folio = folio;
 			read->first = so->next_record;
 			read->nr = nr;
+			*allowed = min(*allowed, cgroup_allows(folio));
 		}
 		so->next_record += nr;
 		cond_resched();
@@ -704,7 +738,7 @@ static int stream(struct swapoff *so)
 		flying = so->head - so->tail;
 		if (!flying || (!starved && flying <= allowed / 2)) {
 			allowed = reads_allowed(so);
-			ret = start_reads(so, allowed);
+			ret = start_reads(so, &allowed);
 			flying = so->head - so->tail;
 			/*
 			 * Those that are there already can be given away, and

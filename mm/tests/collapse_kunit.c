@@ -17,6 +17,15 @@ static const struct collapse_limits khugepaged = {
 	.shared = SIZE / 2,
 };
 
+/* The same, for a range that swapoff brought back. */
+static const struct collapse_limits returned = {
+	.returned = true,
+	.size = SIZE,
+	.none = SIZE - 1,
+	.swap = SIZE / 8,
+	.shared = SIZE / 2,
+};
+
 /* All that khugepaged may be told to allow. */
 static const struct collapse_limits generous = {
 	.size = SIZE,
@@ -72,6 +81,20 @@ static const struct a_range ranges[] = {
 	  &strict, COLLAPSE_MAY },
 	{ "after swapoff", { .readonly = 512 },
 	  &khugepaged, COLLAPSE_NOT_YOUNG },
+	{ "after swapoff, told so", { .readonly = 512 },
+	  &returned, COLLAPSE_MAY },
+	{ "after swapoff, some written", { .readonly = 500, .writable = 12 },
+	  &returned, COLLAPSE_MAY },
+	{ "after swapoff, one hole", { .readonly = 511, .none = 1 },
+	  &returned, COLLAPSE_NOT_YOUNG },
+	{ "after swapoff, one hole, used",
+	  { .readonly = 511, .none = 1, .young = 1 },
+	  &returned, COLLAPSE_MAY },
+	{ "swapoff goes on", { .readonly = 511, .swap = 1 },
+	  &returned, COLLAPSE_NOT_YOUNG },
+	{ "after swapoff, shared with many",
+	  { .readonly = 512, .shared = 257 },
+	  &returned, COLLAPSE_TOO_MANY_SHARED },
 	{ "after swapoff, asked for", { .readonly = 512 },
 	  &asked, COLLAPSE_MAY },
 	{ "one page written since fork",
@@ -182,7 +205,7 @@ static const struct a_range ranges[] = {
 };
 
 static const struct collapse_limits *const all_limits[] = {
-	&khugepaged, &generous, &strict, &asked, &asked_armed,
+	&khugepaged, &returned, &generous, &strict, &asked, &asked_armed,
 };
 
 static void collapse_test_table(struct kunit *test)

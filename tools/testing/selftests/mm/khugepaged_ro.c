@@ -1175,18 +1175,24 @@ TEST_F_TIMEOUT(rule, lazyfree_madvise_read_only, CASE_SECONDS)
  * Memory given back does not return with the next pass of khugepaged.
  * 6.12: it does (max_ptes_none is 511).
  */
-static int holes_stay(bool lazily)
+enum given { AT_ONCE, LAZILY, FROM_SWAP };
+
+static int holes_stay(enum given given)
 {
 	size_t half, got;
 	long from, end;
 	int verdict = fill_range();
 
 	half = range.pages / 2;
-	if (!verdict && lazily)
+	if (!verdict && given == LAZILY)
 		verdict = area_on() ?: free_lazily(half) ?:
 			  still_droppable(half);
+	if (!verdict && given == FROM_SWAP)
+		verdict = area_on() ?: evict(page_at(half), half) ?:
+			  free_lazily(half);
 	/* Looking at the holes has left the zero page there */
-	if (!verdict && madvise(page_at(half), half * psize(), MADV_DONTNEED))
+	else if (!verdict &&
+		 madvise(page_at(half), half * psize(), MADV_DONTNEED))
 		verdict = say(UNFIT, "MADV_DONTNEED: %s", strerror(errno));
 	if (verdict)
 		return verdict;
@@ -1215,12 +1221,57 @@ static int holes_stay(bool lazily)
 
 TEST_F_TIMEOUT(rule, holes_of_dontneed, CASE_SECONDS)
 {
-	conclude(_metadata, holes_stay(false));
+	conclude(_metadata, holes_stay(AT_ONCE));
 }
 
 TEST_F_TIMEOUT(rule, holes_of_free, CASE_SECONDS)
 {
-	conclude(_metadata, holes_stay(true));
+	conclude(_metadata, holes_stay(LAZILY));
+}
+
+TEST_F_TIMEOUT(rule, holes_of_free_in_swap, CASE_SECONDS)
+{
+	conclude(_metadata, holes_stay(FROM_SWAP));
+}
+
+/*
+ * swapoff makes nothing young.  A range that it brought back whole was split to
+ * be swapped out, and is worth a huge page though nobody has used it since; one
+ * with a hole would grow, so that has to wait for somebody to use it.
+ * 6.12: neither is collapsed.
+ */
+static int unused_after_swapoff(bool whole)
+{
+	int verdict = fill_range();
+
+	if (!verdict && madvise(range.mem, bytes(), MADV_HUGEPAGE))
+		verdict = say(UNFIT, "MADV_HUGEPAGE: %s", strerror(errno));
+	verdict = verdict ?: area_on() ?: evict(range.mem, range.pages);
+	if (!verdict && !whole &&
+	    madvise(page_at(9), psize(), MADV_DONTNEED))
+		verdict = say(UNFIT, "MADV_DONTNEED: %s", strerror(errno));
+	verdict = verdict ?: area_off();
+	if (verdict)
+		return verdict;
+	if (whole)
+		return khugepaged_collapses() ?:
+		       all_have(0, range.pages, range.tag, "collapsed");
+	verdict = remember() ?: khugepaged_leaves(0) ?: unchanged();
+	if (verdict)
+		return verdict;
+	look(0, 9);
+	return khugepaged_collapses() ?:
+	       all_have(0, 9, range.tag, "collapsed");
+}
+
+TEST_F_TIMEOUT(rule, unused_after_swapoff, CASE_SECONDS)
+{
+	conclude(_metadata, unused_after_swapoff(true));
+}
+
+TEST_F_TIMEOUT(rule, unused_after_swapoff_hole, CASE_SECONDS)
+{
+	conclude(_metadata, unused_after_swapoff(false));
 }
 
 /* Pages that somebody else refers to */
