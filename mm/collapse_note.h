@@ -22,6 +22,8 @@
 
 /* Pages came back from swap; khugepaged was told, and did not look since. */
 #define COLLAPSE_NOTE_SWAPIN	PG_referenced
+/* swapoff brought pages back, which nobody need have used since. */
+#define COLLAPSE_NOTE_SWAPOFF	PG_uptodate
 /* The program gave back part of the range. */
 #define COLLAPSE_NOTE_HOLES	PG_owner_2
 /* khugepaged left the holes open once, and twice. */
@@ -30,8 +32,7 @@
 
 #ifdef CONFIG_TRANSPARENT_HUGEPAGE
 
-bool khugepaged_swapped_in(struct vm_area_struct *vma, unsigned long address,
-			   bool returned);
+bool khugepaged_swapped_in(struct vm_area_struct *vma, unsigned long address);
 
 static inline unsigned long *collapse_notes(pmd_t *pmd)
 {
@@ -40,11 +41,10 @@ static inline unsigned long *collapse_notes(pmd_t *pmd)
 
 /*
  * Tell khugepaged about a page that came back from swap. The first page tells;
- * the others find the note, until khugepaged looked at the range. @returned by
- * swapoff, that is, and not because anybody used it.
+ * the others find the note, until khugepaged looked at the range.
  */
 static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
-					unsigned long address, bool returned)
+					unsigned long address)
 {
 	unsigned long *notes;
 
@@ -52,8 +52,24 @@ static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
 		return;
 	notes = collapse_notes(pmd);
 	if (!test_bit(COLLAPSE_NOTE_SWAPIN, notes) &&
-	    khugepaged_swapped_in(vma, address, returned))
+	    khugepaged_swapped_in(vma, address))
 		set_bit(COLLAPSE_NOTE_SWAPIN, notes);
+}
+
+/* The same where swapoff brought the page back, and not the program's use of it. */
+static inline void collapse_note_swapoff(struct vm_area_struct *vma, pmd_t *pmd,
+					 unsigned long address)
+{
+	unsigned long *notes = collapse_notes(pmd);
+
+	if (!test_bit(COLLAPSE_NOTE_SWAPOFF, notes))
+		set_bit(COLLAPSE_NOTE_SWAPOFF, notes);
+	collapse_note_swapin(vma, pmd, address);
+}
+
+static inline bool collapse_was_returned(pmd_t *pmd)
+{
+	return test_bit(COLLAPSE_NOTE_SWAPOFF, collapse_notes(pmd));
 }
 
 /* Note that the program, not reclaim, made PTEs of this table none. */
@@ -105,6 +121,7 @@ static inline void collapse_clear_notes(pmd_t *pmd)
 	unsigned long *notes = collapse_notes(pmd);
 
 	clear_bit(COLLAPSE_NOTE_SWAPIN, notes);
+	clear_bit(COLLAPSE_NOTE_SWAPOFF, notes);
 	clear_bit(COLLAPSE_NOTE_HOLES, notes);
 	clear_bit(COLLAPSE_NOTE_OLD, notes);
 	clear_bit(COLLAPSE_NOTE_OLDER, notes);
@@ -113,7 +130,12 @@ static inline void collapse_clear_notes(pmd_t *pmd)
 #else /* CONFIG_TRANSPARENT_HUGEPAGE */
 
 static inline void collapse_note_swapin(struct vm_area_struct *vma, pmd_t *pmd,
-					unsigned long address, bool returned)
+					unsigned long address)
+{
+}
+
+static inline void collapse_note_swapoff(struct vm_area_struct *vma, pmd_t *pmd,
+					 unsigned long address)
 {
 }
 

@@ -461,7 +461,7 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	}
 	new = pte_as_read_fault(vma, page, old, exclusive);
 	set_pte_at(mm, addr, pte, new);
-	collapse_note_swapin(vma, pmd, addr, true);
+	collapse_note_swapoff(vma, pmd, addr);
 	swap_free(entry);
 unlock:
 	pte_unmap_unlock(pte, ptl);

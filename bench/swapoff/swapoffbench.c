@@ -5,6 +5,8 @@
  */
 #include "bench.h"
 
+#include <poll.h>
+
 #define SIZES		8
 #define GATES		3
 #define REQUEST		(1ul << 20)
@@ -19,7 +21,7 @@ static struct settings {
 	long mb[SIZES], processes[SIZES];
 	int sizes, counts;
 	long sharers, rounds, limit;
-	int shuffled, tmpfs, zram;
+	int shuffled, tmpfs, zram, bystander;
 } set = {
 	.mb = { 60 },
 	.processes = { 1 },
@@ -30,10 +32,15 @@ static struct settings {
 	.limit = 30,
 };
 
+/* When a bystander's stalls are looked for. */
+enum phase { NEVER, READING, SWAPOFF, PHASES };
+
 /* What the processes tell, and one count of arrivals for each gate. */
 static struct board {
 	long arrived[GATES];
 	long wrong;
+	int phase;
+	uint64_t stall[PHASES];		/* the longest, in ns */
 } *board;
 
 /* A gate opens when its writing end is closed: all who read go on. */
@@ -46,6 +53,30 @@ static void arrive(int at)
 	__atomic_add_fetch(&board->arrived[at], 1, __ATOMIC_SEQ_CST);
 	while (read(gate[at][0], &c, 1) < 0 && errno == EINTR)
 		;
+}
+
+/*
+ * Until the gate opens: map a page, write to it, unmap it. That needs the lock
+ * of the address space whose pages come back meanwhile.
+ */
+static void stand_by(int at)
+{
+	struct pollfd open = { .fd = gate[at][0] };
+	unsigned char *page;
+	uint64_t took;
+	int phase;
+
+	__atomic_add_fetch(&board->arrived[at], 1, __ATOMIC_SEQ_CST);
+	while (!poll(&open, 1, 1)) {
+		phase = __atomic_load_n(&board->phase, __ATOMIC_SEQ_CST);
+		took = now_ns();
+		page = map_private(1);
+		pages_fill(page, 1);
+		munmap(page, (size_t)page_size());
+		took = now_ns() - took;
+		if (took > board->stall[phase])
+			board->stall[phase] = took;
+	}
 }
 
 static void wait_for(int at, long all)
@@ -156,7 +187,10 @@ static void member(long who, long pages)
 	for (i = 1; i < set.sharers; i++)
 		if (!fork_member())
 			break;
-	arrive(1);
+	if (set.bystander && !who && i == set.sharers)
+		stand_by(1);
+	else
+		arrive(1);
 	/* Swapoff is over: what has come back? */
 	wrong = count_wrong(at, pages, tag);
 	__atomic_add_fetch(&board->wrong, wrong, __ATOMIC_SEQ_CST);
@@ -330,12 +364,15 @@ static void run(long mb, long processes, struct cost *off, struct cost *raw,
 	*used = job.pages * job.processes;
 
 	/* Before: zram forgets what is in a slot when it is freed */
+	board->phase = READING;
 	read_raw(raw, (long long)*used * page_size());
+	board->phase = SWAPOFF;
 	cost_start(off);
 	bench.swap_on = 0;
 	if (swapoff(bench.swap))
 		die("swapoff: %s", strerror(errno));
 	cost_end(off);
+	board->phase = NEVER;
 
 	open_gate(1);
 	wait_for(2, all);
@@ -386,6 +423,12 @@ static void report(const char *label, const struct cost *off,
 		sample(name, samples[i].unit, samples[i].better,
 		       samples[i].value);
 	}
+	if (set.bystander) {
+		sample("longest stall of a bystander", "ms", "less",
+		       (double)board->stall[SWAPOFF] / 1e6);
+		sample("longest stall without swapoff", "ms", "none",
+		       (double)board->stall[READING] / 1e6);
+	}
 }
 
 static int list(const char *option, char *word, long *to, long max)
@@ -416,6 +459,8 @@ static void help(void)
 	     "  --sharers N    processes that have each page by fork (1)\n"
 	     "  --shuffled     slots are not in the order of addresses\n"
 	     "  --tmpfs        memory of a file, not anonymous\n"
+	     "  --bystander    one swapped process maps, writes and unmaps a page all the time: how long\n"
+	     "                 does that take at most, while swapoff is at work and before it?\n"
 	     "  --rounds N     (1)\n"
 	     "  --limit S      leave the rest of several sizes out if the next would take more than S\n"
 	     "                 seconds, were time to grow with the square of the size; the rest of several\n"
@@ -434,6 +479,7 @@ static void options(int argc, char **argv)
 		{ "sharers",	required_argument,	NULL, 's' },
 		{ "shuffled",	no_argument,		NULL, 'o' },
 		{ "tmpfs",	no_argument,		NULL, 't' },
+		{ "bystander",	no_argument,		NULL, 'b' },
 		{ "rounds",	required_argument,	NULL, 'r' },
 		{ "limit",	required_argument,	NULL, 'l' },
 		{ "help",	no_argument,		NULL, 'h' },
@@ -465,6 +511,9 @@ static void options(int argc, char **argv)
 			break;
 		case 't':
 			set.tmpfs = 1;
+			break;
+		case 'b':
+			set.bystander = 1;
 			break;
 		case 'r':
 			set.rounds = bench_number("--rounds", optarg, 1, 100);
