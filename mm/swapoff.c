@@ -155,6 +155,18 @@ static int swapoff_oom(struct notifier_block *nb, unsigned long unused,
 	return NOTIFY_OK;
 }
 
+/* Wait for memory, for the @hungry time in a row, if it is worth it. */
+static int wait_for_memory(struct swapoff *so, unsigned int *hungry)
+{
+	if (*hungry >= (global_node_page_state(NR_WRITEBACK) ?
+			HUNGRY_MAX_BUSY : HUNGRY_MAX))
+		return -ENOMEM;
+	++*hungry;
+	lru_add_drain();
+	schedule_timeout_interruptible(HUNGRY_WAIT);
+	return swapoff_stopped(so);
+}
+
 /* Gather ---------------------------------------------------------------- */
 
 enum {
@@ -273,15 +285,21 @@ static int gather_mm(struct swapoff *so, struct mm_struct *mm)
  */
 static int gather(struct swapoff *so)
 {
-	unsigned int mm;
+	unsigned int mm, hungry = 0;
 	int ret;
 
 	while (so->next_owner < so->nr_pins + so->nr_mms) {
 		ret = swapoff_stopped(so);
 		if (ret)
 			return ret;
-		if (!swapoff_batch_reserve(&so->batch))
-			return so->batch.nr ? WALK_FULL : -ENOMEM;
+		if (!swapoff_batch_reserve(&so->batch)) {
+			if (so->batch.nr)
+				return WALK_FULL;
+			ret = wait_for_memory(so, &hungry);
+			if (ret)
+				return ret;
+			continue;
+		}
 
 		if (so->next_owner < so->nr_pins) {
 			ret = shmem_swapoff_gather(&so->pin[so->next_owner],
@@ -715,13 +733,6 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 	return ret;
 }
 
-/* Is it worth to wait for memory once more? */
-static bool may_be_fed(unsigned int hungry)
-{
-	return hungry < (global_node_page_state(NR_WRITEBACK) ?
-			 HUNGRY_MAX_BUSY : HUNGRY_MAX);
-}
-
 /* Read all slots of the batch in order, and leave the batch empty. */
 static int stream(struct swapoff *so)
 {
@@ -746,11 +757,8 @@ static int stream(struct swapoff *so)
 			 * the next, once they have been written.
 			 */
 			starved = ret == -ENOMEM;
-			if (starved && !flying && may_be_fed(hungry)) {
-				hungry++;
-				lru_add_drain();
-				schedule_timeout_interruptible(HUNGRY_WAIT);
-				ret = swapoff_stopped(so);
+			if (starved && !flying) {
+				ret = wait_for_memory(so, &hungry);
 				if (ret)
 					break;
 				continue;
@@ -763,7 +771,13 @@ static int stream(struct swapoff *so)
 		if (ret)
 			break;
 		read = &so->read[so->tail++ % READS_MAX];
-		ret = finish_read(so, read);
+		do {
+			/* Some users want a copy, or have tables to grow. */
+			ret = finish_read(so, read);
+			if (ret != -ENOMEM)
+				break;
+			ret = wait_for_memory(so, &hungry);
+		} while (!ret);
 		folio_put(read->folio);
 		if (ret)
 			break;
