@@ -41,6 +41,7 @@
 #include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
+#include <linux/swap_cgroup.h>
 #include <linux/swapops.h>
 #include <linux/userfaultfd_k.h>
 
@@ -66,7 +67,7 @@
 
 /*
  * Pages in flight can't be reclaimed: they may be this part of memory, and of
- * what a memory cgroup that one of them belongs to may have.
+ * what a memory cgroup may have that one of them belongs to.
  */
 #define READS_PART	16
 
@@ -600,26 +601,65 @@ static unsigned int reads_allowed(struct swapoff *so)
 		     (long)READS_MAX);
 }
 
-/*
- * How many reads may be in flight if @folio is among them. They may all be of
- * the memory cgroup that it is charged to, and too many would leave nothing
- * there to reclaim.
- */
-static unsigned int cgroup_allows(struct folio *folio)
-{
-	unsigned int allowed = READS_MAX;
 #ifdef CONFIG_MEMCG
-	struct mem_cgroup *memcg;
+static unsigned long reclaim_from(struct mem_cgroup *memcg)
+{
+	return try_to_free_mem_cgroup_pages(memcg, SWAP_CLUSTER_MAX,
+					    GFP_KERNEL | SWAPOFF_CAREFUL,
+					    MEMCG_RECLAIM_MAY_SWAP, NULL);
+}
+
+/*
+ * The page of @entry is about to be charged to the memory cgroup that it came
+ * from. Leave the others there a part of what they may have: swapoff can be told
+ * that there is no memory, but for them the OOM killer would come. Nor shall
+ * more than that part be in flight; @allowed is lowered accordingly.
+ */
+static int leave_room(swp_entry_t entry, unsigned int *allowed)
+{
+	struct mem_cgroup *memcg, *tight = NULL;
+	unsigned long reclaimed;
+
+	if (mem_cgroup_disabled())
+		return 0;
 
 	rcu_read_lock();
-	for (memcg = folio_memcg_rcu(folio); memcg;
-	     memcg = parent_mem_cgroup(memcg))
-		allowed = clamp(READ_ONCE(memcg->memory.max) / READS_PART,
-				(unsigned long)READS_MIN, allowed);
+	memcg = mem_cgroup_from_id(lookup_swap_cgroup_id(entry));
+	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
+		unsigned long max = READ_ONCE(memcg->memory.max);
+		unsigned int part = clamp(max / READS_PART,
+					  (unsigned long)READS_MIN,
+					  (unsigned long)READS_MAX);
+
+		*allowed = min(*allowed, part);
+		if (page_counter_read(&memcg->memory) + part > max)
+			tight = memcg;
+	}
+	if (tight && !css_tryget(&tight->css))
+		tight = NULL;
 	rcu_read_unlock();
-#endif
-	return allowed;
+	if (!tight)
+		return 0;
+
+	reclaimed = reclaim_from(tight);
+	if (!reclaimed) {
+		/*
+		 * Reclaim goes by statistics that can be seconds old. What
+		 * comes back from swap is mostly active; with those of before
+		 * it may believe that enough is not, and age nothing.
+		 */
+		mem_cgroup_flush_stats(tight);
+		reclaimed = reclaim_from(tight);
+	}
+	css_put(&tight->css);
+	return reclaimed ? 0 : -ENOMEM;
 }
+#else
+static int leave_room(swp_entry_t entry, unsigned int *allowed)
+{
+	return 0;
+}
+#endif
 
 /* Where the first user of a slot wants its memory. Returned with a reference. */
 static struct mempolicy *policy_of(struct swapoff *so,
@@ -672,18 +712,26 @@ out:
  */
 static struct folio *start_read(struct swapoff *so,
 				const struct swapoff_record *record,
-				struct swap_iocb **plug)
+				unsigned int *allowed, struct swap_iocb **plug)
 {
+	swp_entry_t entry = swp_entry(so->si->type, record->slot);
 	struct mempolicy *policy;
 	struct folio *folio;
 	pgoff_t ilx;
 	bool fresh;
+	int ret;
 
 	if (!slot_used(so, record->slot))
 		return NULL;
+	/* What the swap cache has is charged already. */
+	if (!(READ_ONCE(so->si->swap_map[record->slot]) & SWAP_HAS_CACHE)) {
+		ret = leave_room(entry, allowed);
+		if (ret)
+			return ERR_PTR(ret);
+	}
 	policy = policy_of(so, record, &ilx);
-	folio = __read_swap_cache_async(swp_entry(so->si->type, record->slot),
-					SWAPOFF_GFP, policy, ilx, &fresh, false);
+	folio = __read_swap_cache_async(entry, SWAPOFF_GFP, policy, ilx, &fresh,
+					false);
 	mpol_put(policy);
 	if (!folio)
 		return slot_used(so, record->slot) ? ERR_PTR(-ENOMEM) : NULL;
@@ -712,7 +760,7 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 		if (ret)
 			break;
 		folio = start_read(so, &so->batch.record[so->next_record],
-				   &splug);
+				   allowed, &splug);
 		if (IS_ERR(folio)) {
 			ret = PTR_ERR(folio);
 			break;
@@ -723,7 +771,6 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 			read->folio = folio;
 			read->first = so->next_record;
 			read->nr = nr;
-			*allowed = min(*allowed, cgroup_allows(folio));
 		}
 		so->next_record += nr;
 		cond_resched();
