@@ -5,7 +5,7 @@ K ?= series
 TREE = python3 harness/tree.py
 # make passes its variables on; the harness reads them from the environment.
 export K
-REPORT_ARGS = $(if $(filter quick,$(REPORT)),--quick)
+REPORT_ARGS = $(if $(filter quick,$(REPORT)),--quick) $(if $(RUNS),--runs '$(RUNS)')
 OUT ?= results/$(shell date +%F)$(if $(filter quick,$(REPORT)),-quick)
 
 .PHONY: help deps tree refresh record kernel kernels image boot shell report render check unit static each kunit \
@@ -15,7 +15,8 @@ OUT ?= results/$(shell date +%F)$(if $(filter quick,$(REPORT)),-quick)
 help:
 	@echo  'For everyone:'
 	@echo  '  report          - build the three kernels, run every workload, print and keep the tables'
-	@echo  '                    (REPORT=quick: 5 minutes; OUT=dir; T="cow": only these topics)'
+	@echo  '                    (REPORT=quick: 5 minutes; OUT=dir; T="cow swapoff/zram": only these topics or scenarios;'
+	@echo  '                    RUNS=10: so many boots a side)'
 	@echo  '  check           - all tests; the last line counts them (CHECK=quick: fewer builds, no KUnit; check-upstream is apart)'
 	@echo  '  deps            - install the missing Debian packages, or print the apt line if not root'
 	@echo  'The series:'

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Measure the kernels off, stock and series against each other and report.
 
-  report.py run --out results/DIR [--quick] [TOPIC...]
+  report.py run --out results/DIR [--quick] [--runs N] [TOPIC|TOPIC/SCENARIO...]
       Boots every scenario of bench/TOPIC/scenarios (default: all topics) on
-      the three kernels in turn, a fresh boot for each sample, and appends the
+      the three kernels in turn, a fresh boot for each sample (--runs: N of
+      them each, not what the scenario says), and appends the
       samples to DIR/raw.tsv, the circumstances to DIR/meta.txt and the output
       of each boot to DIR/log/.  Started again after an interruption it goes on
       where it stopped; when kernels, benches, accelerator, QEMU or host CPU
@@ -76,9 +77,10 @@ def all_topics():
     return sorted(p.parent.name for p in ROOT.glob("bench/*/scenarios"))
 
 
-def load_scenarios(topic, quick):
+def load_scenarios(wanted, quick, runs=None):
+    topic, _, only = wanted.partition("/")
     path, found = ROOT / "bench" / topic / "scenarios", []
-    if "/" in topic or not path.is_file():
+    if not topic or not path.is_file():
         die(f"no bench/{topic}/scenarios; topics are: {' '.join(all_topics()) or '(none)'}")
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -91,7 +93,9 @@ def load_scenarios(topic, quick):
             die(f"bench/{topic}/scenarios:{number}: not a scenario line (or a second of that name);"
                 " write 5 tab separated fields as in --help")
         found.append(Scenario(topic, *fields[:3], int(fields[3 if quick else 4])))
-    return [s for s in found if s.runs]
+    if only and only not in (s.name for s in found):
+        die(f"no scenario {only} in bench/{topic}/scenarios; there are: {' '.join(s.name for s in found)}")
+    return [s._replace(runs=runs or s.runs or 1) for s in found if only == s.name or not only and s.runs]
 
 
 def check_kernels():
@@ -244,7 +248,7 @@ def run(args, argv):
     if not os.access(BOOT, os.X_OK):
         die(f"{BOOT} is no program; set BOOT or restore harness/boot")
     need_gnuplot()
-    scenarios = [s for topic in dict.fromkeys(args.topics or all_topics()) for s in load_scenarios(topic, args.quick)]
+    scenarios = [s for topic in dict.fromkeys(args.topics or all_topics()) for s in load_scenarios(topic, args.quick, args.runs)]
     if not scenarios:
         die("no scenario to run; add bench/TOPIC/scenarios or leave out --quick")
     check_kernels()
@@ -611,12 +615,19 @@ class Parser(argparse.ArgumentParser):
         die(f"{message}; see harness/report.py --help")
 
 
+def count(text):
+    if not text.isdecimal() or not 0 < int(text) < 1000:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of runs: give one from 1 to 999")
+    return int(text)
+
+
 def main(argv):
     parser = Parser(prog="report.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="action", required=True, metavar="run|render|table")
     measure = commands.add_parser("run", help="measure, then render")
     measure.add_argument("--out", required=True, metavar="DIR", help="directory of the results")
     measure.add_argument("--quick", action="store_true", help="the smaller number of runs")
+    measure.add_argument("--runs", type=count, metavar="N")
     measure.add_argument("topics", nargs="*", metavar="TOPIC")
     for name in ("render", "table"):
         commands.add_parser(name).add_argument("out", metavar="DIR", type=pathlib.Path)

@@ -203,7 +203,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(status, 0, err)
         self.assertEqual([b.split()[0] for b in self.boots()], list(report.KERNELS) * 3)
         self.assertEqual(self.boots()[0], "off 256 cd /bench/cow || exit 2; ./cow 1; true")
-        self.assertRegex(err, r"\[ 0:00\] cow/small run 2/2 series \.\.\. \d+ s\n")
+        self.assertRegex(err, r"\[ ?\d+:\d\d\] cow/small run 2/2 series \.\.\. \d+ s\n")
         self.complete()
         self.assertIn("### cow/big", out)
         self.assertNotIn("nan", out)
@@ -222,6 +222,15 @@ class Runs(unittest.TestCase):
         self.assertEqual(self.run_report()[0], 0)
         self.assertEqual(len(self.boots()), 9)
         self.complete()
+
+    def test_one_scenario_so_often(self):
+        self.assertEqual(self.run_report("--runs", "3", "cow/big")[0], 0)
+        self.assertEqual(len(self.boots()), 9)
+        self.assertTrue(all("./cow 9" in boot for boot in self.boots()))
+        self.complete()
+        shutil.rmtree(self.out)
+        self.assertEqual(self.run_report("--quick", "cow/big")[0], 0)
+        self.assertEqual(len(self.boots()), 12)         # asked for by name: once at least
 
     def test_killed_then_resumed(self):
         for number, status in ((signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)):
@@ -291,6 +300,8 @@ class Runs(unittest.TestCase):
         self.refused(["run"], "build/out/stock/arch/x86/boot/bzImage is missing", "make kernels")
         self.assertFalse(self.out.exists())
         self.refused(["run", "../cow"], "topics are: cow")
+        self.refused(["run", "cow/nosuch"], "there are: small big")
+        self.refused(["run", "--runs", "0"], "number of runs")
         self.scenarios("small\tMEM=256\t./cow\t1\n")
         self.refused(["run"], "bench/cow/scenarios:2")
         self.scenarios("small\tK=off\t./cow\t1\t1\n")
