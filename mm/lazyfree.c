@@ -23,6 +23,7 @@
  * all CPUs if need be, sleeps for folio locks and writeback, and splits large
  * folios that the range covers in part. Then it goes on where it stopped.
  * It gives an address up only if something is in the way there time and again.
+ * What takes too long to be written is unmapped, as by MADV_DONTNEED.
  *
  * Lock order: lock on the VMA, folio lock (under the page-table lock only by
  * trylock), page-table lock, lruvec->lru_lock.
@@ -53,7 +54,13 @@
  * Reclaim and migration put back what they isolated within milliseconds, but
  * nothing tells when.
  */
-#define LAZYFREE_NAPS	25
+#define LAZYFREE_LRU_NAPS	25
+
+/*
+ * How many ticks may be slept in one range for folios that are being written.
+ * A slow device may take longer.
+ */
+#define LAZYFREE_WRITE_NAPS	HZ
 
 /* What became of a folio under the page-table lock. */
 enum lazyfree_result {
@@ -218,6 +225,17 @@ static bool lazyfree_isolate(struct lazyfree *lf, struct folio *folio)
 }
 
 /*
+ * The folio is being written to swap. Wait some ticks for the end of that. If
+ * it does not come, have the folio unmapped: when it is written, it is clean
+ * and nobody's, and the first that reclaim takes.
+ */
+static enum lazyfree_result lazyfree_written(struct lazyfree *lf)
+{
+	lf->nap = &lf->write_naps;
+	return lf->patient && !lf->write_naps ? LAZYFREE_SHARED : LAZYFREE_LATER;
+}
+
+/*
  * Make @folio lazily free if the caller owns it: @nr mappings of it are in the
  * range. On LAZYFREE_DONE the caller must clean these mappings before it drops
  * the page-table lock. Until then reclaim can't tell, because it needs that
@@ -235,7 +253,7 @@ static enum lazyfree_result lazyfree_folio(struct lazyfree *lf,
 	bool lock = false;
 
 	lf->split = false;
-	lf->nap = false;
+	lf->nap = NULL;
 	if (locked) {
 		lock = folio != lf->held;
 		if (lock && !folio_trylock(folio))
@@ -260,7 +278,7 @@ static enum lazyfree_result lazyfree_folio(struct lazyfree *lf,
 
 	if (locked && folio_test_swapcache(folio)) {
 		if (folio_test_writeback(folio)) {
-			result = LAZYFREE_LATER;
+			result = lazyfree_written(lf);
 			goto out;
 		}
 		/*
@@ -279,7 +297,7 @@ static enum lazyfree_result lazyfree_folio(struct lazyfree *lf,
 
 	if (!lazyfree_listed(folio)) {
 		if (!lazyfree_isolate(lf, folio)) {
-			lf->nap = true;
+			lf->nap = &lf->lru_naps;
 			result = LAZYFREE_LATER;
 			goto out;
 		}
@@ -313,10 +331,13 @@ static bool lazyfree_later(struct lazyfree *lf, unsigned long addr,
 	}
 	if (addr != lf->stopped)
 		lf->tries = LAZYFREE_TRIES;
-	if (!lf->tries || (lf->nap && !lf->naps))
+	if (lf->nap && !*lf->nap)
 		return false;
-
-	lf->tries--;
+	if (lf->nap != &lf->write_naps) {
+		if (!lf->tries)
+			return false;
+		lf->tries--;
+	}
 	lf->stopped = addr;
 	/*
 	 * It is mapped and the page-table lock is held: it can't go away. But
@@ -364,7 +385,7 @@ static bool lazyfree_huge_pmd(struct lazyfree *lf, struct vm_area_struct *vma,
 
 	pmd = *pmdp;
 	lf->split = false;
-	lf->nap = false;
+	lf->nap = NULL;
 	if (!pmd_present(pmd)) {
 		if (is_pmd_migration_entry(pmd))
 			*stop = lazyfree_later(lf, addr, end - addr, NULL);
@@ -421,8 +442,8 @@ static inline bool lazyfree_huge_pmd(struct lazyfree *lf,
  * the other side may get it for itself.
  */
 static void lazyfree_unmap(struct lazyfree *lf, struct vm_area_struct *vma,
-			   unsigned long addr, pte_t *ptep, struct page *page,
-			   int nr)
+			   pmd_t *pmdp, unsigned long addr, pte_t *ptep,
+			   struct page *page, int nr)
 {
 	struct mm_struct *mm = vma->vm_mm;
 	pte_t pte;
@@ -432,13 +453,14 @@ static void lazyfree_unmap(struct lazyfree *lf, struct vm_area_struct *vma,
 	tlb_remove_tlb_entries(&lf->tlb, ptep, nr, addr);
 	folio_remove_rmap_ptes(page_folio(page), page, nr, vma);
 	add_mm_counter(mm, MM_ANONPAGES, -nr);
+	collapse_note_holes(pmdp);
 	/* The references of the mappings go when the TLBs are flushed. */
 	lf->full |= __tlb_remove_folio_pages(&lf->tlb, page, nr, false);
 }
 
 /* A run of entries that map one folio. Return: the length of the run. */
 static int lazyfree_present(struct lazyfree *lf, struct vm_area_struct *vma,
-			    unsigned long addr, unsigned long end,
+			    pmd_t *pmdp, unsigned long addr, unsigned long end,
 			    pte_t *ptep, pte_t pte, bool *stop)
 {
 	struct page *page = vm_normal_page(vma, addr, pte);
@@ -484,7 +506,7 @@ static int lazyfree_present(struct lazyfree *lf, struct vm_area_struct *vma,
 		*stop = lazyfree_later(lf, addr, nr * PAGE_SIZE, folio);
 		break;
 	case LAZYFREE_SHARED:
-		lazyfree_unmap(lf, vma, addr, ptep, page, nr);
+		lazyfree_unmap(lf, vma, pmdp, addr, ptep, page, nr);
 		break;
 	case LAZYFREE_KEEP:
 		break;
@@ -554,7 +576,7 @@ static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
 	int nr;
 
 	lf->split = false;
-	lf->nap = false;
+	lf->nap = NULL;
 	if (!non_swap_entry(entry)) {
 		struct folio *busy;
 
@@ -565,6 +587,7 @@ static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
 
 			/* Free what comes before it, then wait for it. */
 			if (!nr) {
+				lf->nap = &lf->write_naps;
 				*stop = lazyfree_later(lf, addr, PAGE_SIZE, busy);
 				later = *stop || !lf->patient;
 				nr = 1;
@@ -616,8 +639,8 @@ again:
 		int nr = 1;
 
 		if (pte_present(pte))
-			nr = lazyfree_present(lf, vma, addr, end, ptep, pte,
-					      stop);
+			nr = lazyfree_present(lf, vma, pmdp, addr, end, ptep,
+					      pte, stop);
 		else if (!pte_none(pte))
 			nr = lazyfree_absent(lf, mm, pmdp, addr, end, ptep, pte,
 					     stop);
@@ -699,9 +722,41 @@ static bool lazyfree_walk(struct lazyfree *lf, struct vm_area_struct *vma,
 	return stop;
 }
 
+/**
+ * lazyfree_nap - wait for something that tells nobody when it is over
+ * @lf: The state of the call; lazyfree_range() or lazyfree_resume() returned
+ *	-EAGAIN for it.
+ *
+ * Context: Process context, best without the lock on the VMA. Sleeps.
+ * Return: 0, or -EINTR if the task is to die.
+ */
+int lazyfree_nap(struct lazyfree *lf)
+{
+	--*lf->nap;
+	schedule_timeout_killable(1);
+	return fatal_signal_pending(current) ? -EINTR : 0;
+}
+
+/*
+ * A folio that is being written can't be split. Called, and returns, with the
+ * folio locked, if not with an error.
+ */
+static int lazyfree_until_written(struct lazyfree *lf, struct folio *folio)
+{
+	int err = 0;
+
+	lf->nap = &lf->write_naps;
+	while (!err && folio_test_writeback(folio) && lf->write_naps) {
+		folio_unlock(folio);
+		err = lazyfree_nap(lf) ?: folio_lock_killable(folio);
+	}
+	return err;
+}
+
 /*
  * Wait for what the second look stopped at, with the lock on the VMA held and
- * nothing else. Return: 0 to go on there, -EINTR if the task is to die.
+ * nothing else. Return: 0 to go on there, -EINTR if the task is to die, -EAGAIN
+ * to have the caller wait without the lock.
  */
 static int lazyfree_wait(struct lazyfree *lf, struct mm_struct *mm)
 {
@@ -715,11 +770,8 @@ static int lazyfree_wait(struct lazyfree *lf, struct mm_struct *mm)
 	 */
 	tlb_flush_mmu(&lf->tlb);
 
-	if (lf->nap) {
-		lf->naps--;
-		schedule_timeout_killable(1);
-		return fatal_signal_pending(current) ? -EINTR : 0;
-	}
+	if (lf->nap)
+		return -EAGAIN;
 
 	if (!folio) {
 		pmd_t *pmdp = mm_find_pmd(mm, lf->stopped);
@@ -734,16 +786,18 @@ static int lazyfree_wait(struct lazyfree *lf, struct mm_struct *mm)
 	err = folio_lock_killable(folio);
 	if (err)
 		goto put;
-	err = folio_wait_writeback_killable(folio);
-	if (err || lf->split) {
+	if (lf->split) {
+		err = lazyfree_until_written(lf, folio);
+		if (err)
+			goto put;
 		/*
 		 * If it can't be split, because it is pinned, the range keeps
 		 * its part of it as it is: a device may be about to write
 		 * there, and which page the pin is for can't be told. Any
 		 * other reference may be gone in a moment.
 		 */
-		if (!err && folio_test_large(folio) && split_folio(folio)) {
-			again = !folio_maybe_dma_pinned(folio) && lf->naps;
+		if (folio_test_large(folio) && split_folio(folio)) {
+			again = !folio_maybe_dma_pinned(folio) && lf->lru_naps;
 			if (!again)
 				lf->tries = 0;
 		}
@@ -756,10 +810,20 @@ static int lazyfree_wait(struct lazyfree *lf, struct mm_struct *mm)
 put:
 	folio_put(folio);
 	if (again) {
-		lf->naps--;
-		schedule_timeout_killable(1);
-		if (fatal_signal_pending(current))
-			err = -EINTR;
+		lf->nap = &lf->lru_naps;
+		err = lazyfree_nap(lf);
+	}
+	return err;
+}
+
+static int lazyfree_second_look(struct lazyfree *lf, struct vm_area_struct *vma,
+				unsigned long start)
+{
+	int err = 0;
+
+	while (!err && lazyfree_walk(lf, vma, start, lf->again_end)) {
+		err = lazyfree_wait(lf, vma->vm_mm);
+		start = lf->stopped;
 	}
 	return err;
 }
@@ -806,23 +870,27 @@ bool lazyfree_allowed(struct vm_area_struct *vma)
  * freed at once. Only a folio that is pinned remains, if others use it, too, or
  * if it is large and the range covers a part of it.
  *
+ * What may take its time is not waited for here: drop the lock, call
+ * lazyfree_nap(), look up the VMA at @lf->stopped, lock it and call
+ * lazyfree_resume().
+ *
  * The TLBs may hold dirty entries of the range until lazyfree_end(): a write
  * that comes before is not seen as one, as if it had come before the call.
  *
  * Context: Process context, the VMA locked for reading, or mmap_lock held, at
  * least for reading. Sleeps.
- * Return: 0, or -EINTR if the task is to die.
+ * Return: 0, -EINTR if the task is to die, or -EAGAIN if there is something to
+ * wait for.
  */
 int lazyfree_range(struct lazyfree *lf, struct vm_area_struct *vma,
 		   unsigned long start, unsigned long end)
 {
-	int err = 0;
-
 	if (fatal_signal_pending(current))
 		return -EINTR;
 	lf->patient = false;
 	lf->off_lru = false;
-	lf->naps = LAZYFREE_NAPS;
+	lf->lru_naps = LAZYFREE_LRU_NAPS;
+	lf->write_naps = LAZYFREE_WRITE_NAPS;
 	lf->stopped = end;
 	lf->again_start = end;
 	lf->again_end = start;
@@ -835,12 +903,20 @@ int lazyfree_range(struct lazyfree *lf, struct vm_area_struct *vma,
 		lru_add_drain_all();
 	}
 	lf->patient = true;
-	start = lf->again_start;
-	while (!err && lazyfree_walk(lf, vma, start, lf->again_end)) {
-		err = lazyfree_wait(lf, vma->vm_mm);
-		start = lf->stopped;
-	}
-	return err;
+	return lazyfree_second_look(lf, vma, lf->again_start);
+}
+
+/**
+ * lazyfree_resume - go on after a wait without the lock
+ * @lf: The state of the call.
+ * @vma: The VMA that is there now; lazyfree_allowed() says yes.
+ *
+ * Context: Process context, the VMA locked for reading. Sleeps.
+ * Return: As lazyfree_range().
+ */
+int lazyfree_resume(struct lazyfree *lf, struct vm_area_struct *vma)
+{
+	return lazyfree_second_look(lf, vma, lf->stopped);
 }
 
 /**

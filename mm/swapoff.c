@@ -113,6 +113,10 @@ struct swapoff {
 	unsigned int head, tail;
 	unsigned int next_record;
 
+	/* A memory cgroup where nothing can be reclaimed, and until when. */
+	struct mem_cgroup *barren;
+	unsigned long barren_until;
+
 	/* Set when the OOM killer wants the memory more than we do. */
 	struct notifier_block oom;
 	unsigned long oom_time;
@@ -611,20 +615,27 @@ static unsigned long reclaim_from(struct mem_cgroup *memcg)
 
 /*
  * The page of @entry is about to be charged to the memory cgroup that it came
- * from. Leave the others there a part of what they may have: swapoff can be told
- * that there is no memory, but for them the OOM killer would come. Nor shall
- * more than that part be in flight; @allowed is lowered accordingly.
+ * from, or to ours if that is gone. If not much room is left there, make some:
+ * the others there need memory, too, and for them the OOM killer would come. If
+ * there is nothing to reclaim, those whose pages these are get them as long as
+ * they fit, but our own cgroup does not pay with its last pages for somebody
+ * else. Not more than a part of the limit is in flight; @allowed is lowered
+ * accordingly.
  */
-static int leave_room(swp_entry_t entry, unsigned int *allowed)
+static int leave_room(struct swapoff *so, swp_entry_t entry,
+		      unsigned int *allowed)
 {
 	struct mem_cgroup *memcg, *tight = NULL;
-	unsigned long reclaimed;
+	bool theirs, found;
 
 	if (mem_cgroup_disabled())
 		return 0;
 
 	rcu_read_lock();
 	memcg = mem_cgroup_from_id(lookup_swap_cgroup_id(entry));
+	theirs = memcg && mem_cgroup_online(memcg);
+	if (!theirs)
+		memcg = mem_cgroup_from_task(current);
 	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
 		unsigned long max = READ_ONCE(memcg->memory.max);
 		unsigned int part = clamp(max / READS_PART,
@@ -635,36 +646,86 @@ static int leave_room(swp_entry_t entry, unsigned int *allowed)
 		if (page_counter_read(&memcg->memory) + part > max)
 			tight = memcg;
 	}
-	if (tight && !css_tryget(&tight->css))
-		tight = NULL;
+	/* Where there was nothing a moment ago, don't look for each page. */
+	found = tight && tight == so->barren &&
+		time_before(jiffies, so->barren_until);
+	if (!tight || found || !css_tryget(&tight->css)) {
+		rcu_read_unlock();
+		return found && !theirs ? -ENOMEM : 0;
+	}
 	rcu_read_unlock();
-	if (!tight)
-		return 0;
 
-	reclaimed = reclaim_from(tight);
-	if (!reclaimed) {
+	found = reclaim_from(tight);
+	if (!found) {
 		/*
 		 * Reclaim goes by statistics that can be seconds old. What
 		 * comes back from swap is mostly active; with those of before
 		 * it may believe that enough is not, and age nothing.
 		 */
 		mem_cgroup_flush_stats(tight);
-		reclaimed = reclaim_from(tight);
+		found = reclaim_from(tight);
+	}
+	if (!found) {
+		/* For comparison; there may be another one there by then. */
+		so->barren = tight;
+		so->barren_until = jiffies + HUNGRY_WAIT;
 	}
 	css_put(&tight->css);
-	return reclaimed ? 0 : -ENOMEM;
+	return found || theirs ? 0 : -ENOMEM;
+}
+
+/*
+ * Can the memory cgroups take what they have in swap, when there is no other
+ * area? If not, say so before anything is read: as long as swapoff is at work
+ * the tasks there can't be swapped out at all, and one would be killed. The
+ * counters are not exact; when in doubt, try.
+ */
+static bool cgroups_have_room(void)
+{
+	unsigned long error = 2 * MEMCG_CHARGE_BATCH * num_online_cpus();
+	struct mem_cgroup *memcg;
+
+	if (mem_cgroup_disabled() || total_swap_pages)
+		return true;
+
+	mem_cgroup_flush_stats(root_mem_cgroup);
+	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
+	     memcg = mem_cgroup_iter(NULL, memcg, NULL)) {
+		unsigned long max = READ_ONCE(memcg->memory.max);
+		unsigned long used = page_counter_read(&memcg->memory) +
+				     page_counter_read(&memcg->swap);
+		unsigned long less = error;
+
+		/* In the swap cache, it counts twice. */
+		less += memcg_page_state(memcg, NR_SWAPCACHE);
+		less += memcg_page_state(memcg, NR_INACTIVE_FILE);
+		less += memcg_page_state(memcg, NR_ACTIVE_FILE);
+		less += memcg_page_state(memcg, NR_SLAB_RECLAIMABLE_B) >>
+			PAGE_SHIFT;
+		if (max < PAGE_COUNTER_MAX && used > max && used - max > less) {
+			mem_cgroup_iter_break(NULL, memcg);
+			return false;
+		}
+	}
+	return true;
 }
 #else
-static int leave_room(swp_entry_t entry, unsigned int *allowed)
+static inline int leave_room(struct swapoff *so, swp_entry_t entry,
+			     unsigned int *allowed)
 {
 	return 0;
+}
+
+static inline bool cgroups_have_room(void)
+{
+	return true;
 }
 #endif
 
 /* Where the first user of a slot wants its memory. Returned with a reference. */
 static struct mempolicy *policy_of(struct swapoff *so,
 				   const struct swapoff_record *record,
-				   pgoff_t *ilx)
+				   pgoff_t *ilx, struct swap_iocb **plug)
 {
 	struct mempolicy *policy = NULL;
 	struct vm_area_struct *vma;
@@ -686,17 +747,24 @@ static struct mempolicy *policy_of(struct swapoff *so,
 	mm = so->mm[record->owner - so->nr_pins];
 	if (!mmget_not_zero(mm))
 		goto out;
-	if (!mmap_read_lock_killable(mm)) {
-		vma = vma_lookup(mm, record->where << PAGE_SHIFT);
-		if (vma) {
-			policy = get_vma_policy(vma, record->where << PAGE_SHIFT,
-						0, ilx);
-			/* One reference, whether it came with one or not. */
-			mpol_get(policy);
-			mpol_cond_put(policy);
+	if (!mmap_read_trylock(mm)) {
+		/* Whoever has it may wait for a read that is in the plug. */
+		swap_read_unplug(*plug);
+		*plug = NULL;
+		if (mmap_read_lock_killable(mm)) {
+			mmput_async(mm);
+			goto out;
 		}
-		mmap_read_unlock(mm);
 	}
+	vma = vma_lookup(mm, record->where << PAGE_SHIFT);
+	if (vma) {
+		policy = get_vma_policy(vma, record->where << PAGE_SHIFT, 0,
+					ilx);
+		/* One reference, whether it came with one or not. */
+		mpol_get(policy);
+		mpol_cond_put(policy);
+	}
+	mmap_read_unlock(mm);
 	mmput_async(mm);
 out:
 	if (!policy) {
@@ -725,11 +793,11 @@ static struct folio *start_read(struct swapoff *so,
 		return NULL;
 	/* What the swap cache has is charged already. */
 	if (!(READ_ONCE(so->si->swap_map[record->slot]) & SWAP_HAS_CACHE)) {
-		ret = leave_room(entry, allowed);
+		ret = leave_room(so, entry, allowed);
 		if (ret)
 			return ERR_PTR(ret);
 	}
-	policy = policy_of(so, record, &ilx);
+	policy = policy_of(so, record, &ilx, plug);
 	folio = __read_swap_cache_async(entry, SWAPOFF_GFP, policy, ilx, &fresh,
 					false);
 	mpol_put(policy);
@@ -948,6 +1016,8 @@ int swapoff_drain(struct swap_info_struct *si)
 	int ret;
 
 	if (READ_ONCE(si->inuse_pages)) {
+		if (!cgroups_have_room())
+			return -ENOMEM;
 		so.read = kvmalloc_array(READS_MAX, sizeof(*so.read),
 					 GFP_KERNEL | SWAPOFF_CAREFUL);
 		if (!so.read)

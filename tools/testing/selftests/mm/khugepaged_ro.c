@@ -1175,7 +1175,7 @@ TEST_F_TIMEOUT(rule, lazyfree_madvise_read_only, CASE_SECONDS)
  * Memory given back does not return with the next pass of khugepaged.
  * 6.12: it does (max_ptes_none is 511).
  */
-enum given { AT_ONCE, LAZILY, FROM_SWAP };
+enum given { AT_ONCE, LAZILY, FROM_SWAP, SHARED };
 
 static int holes_stay(enum given given)
 {
@@ -1190,6 +1190,9 @@ static int holes_stay(enum given given)
 	if (!verdict && given == FROM_SWAP)
 		verdict = area_on() ?: evict(page_at(half), half) ?:
 			  free_lazily(half);
+	else if (!verdict && given == SHARED)
+		verdict = kid_comes(range.pages) ?: free_lazily(half) ?:
+			  kid_goes();
 	/* Looking at the holes has left the zero page there */
 	else if (!verdict &&
 		 madvise(page_at(half), half * psize(), MADV_DONTNEED))
@@ -1232,6 +1235,11 @@ TEST_F_TIMEOUT(rule, holes_of_free, CASE_SECONDS)
 TEST_F_TIMEOUT(rule, holes_of_free_in_swap, CASE_SECONDS)
 {
 	conclude(_metadata, holes_stay(FROM_SWAP));
+}
+
+TEST_F_TIMEOUT(rule, holes_of_free_shared, CASE_SECONDS)
+{
+	conclude(_metadata, holes_stay(SHARED));
 }
 
 /*

@@ -1991,6 +1991,57 @@ static int give_mapped_while_written(void)
 	       drops(&area);
 }
 
+/* Somebody in the same process, who has to do with the mapping */
+static bool passed;
+static long held_up;
+
+static void *pass_by(void *unused)
+{
+	long start;
+
+	for (; !__atomic_load_n(&passed, __ATOMIC_RELAXED); usleep(2000)) {
+		start = msecs();
+		mprotect(page_at(&area, 7), psize(), PROT_READ);
+		munmap(map_aligned(1, 1), psize());
+		mprotect(page_at(&area, 7), psize(), PROT_READ | PROT_WRITE);
+		start = msecs() - start;
+		if (start > held_up)
+			held_up = start;
+	}
+	return unused;
+}
+
+/* What waits for the disk holds up nobody else */
+static int give_and_let_pass(void)
+{
+	int verdict = map_area(&area, 1, 8);
+	pthread_t thread;
+	long took;
+
+	drain_all();
+	madvise(area.mem, 8 * psize(), MADV_PAGEOUT);
+	verdict = verdict ?: in_flight(&area);
+	passed = false;
+	held_up = 0;
+	if (verdict || pthread_create(&thread, NULL, pass_by, NULL))
+		return verdict ?: say(UNFIT, "no thread");
+	took = msecs();
+	verdict = give_all(&area);
+	took = msecs() - took;
+	__atomic_store_n(&passed, true, __ATOMIC_RELAXED);
+	pthread_join(thread, NULL);
+	ksft_print_msg("took %ld ms, others were held up for %ld ms\n", took,
+		       held_up);
+	if (!verdict && held_up > SLOW_MSECS / 2)
+		verdict = say(BROKEN, "others were held up for %ld ms", held_up);
+	return verdict ?: all_look(&area, 0, 8, GONE, "given");
+}
+
+TEST_F_TIMEOUT(slow, others_pass, CASE_SECONDS)
+{
+	conclude(_metadata, give_and_let_pass());
+}
+
 /* 6.12: a page under writeback is passed over */
 TEST_F_TIMEOUT(slow, page_under_writeback, CASE_SECONDS)
 {
@@ -2496,6 +2547,47 @@ static int keep_at_split(void)
 	if (!verdict && splits(pages) == split)
 		return say(UNFIT, "the huge page was not split");
 	return verdict ?: touched_survive("split");
+}
+
+/*
+ * A device may write to a pinned page, and not everybody who pins one says so
+ * afterwards: what reclaim finds pinned is not for it to drop, then or later.
+ */
+static int keep_pinned(void)
+{
+	int fd = open(GUP_TEST, O_RDWR | O_CLOEXEC), verdict, try;
+	struct pin_longterm_test pin = {
+		.size = psize(),
+		.flags = PIN_LONGTERM_TEST_FLAG_USE_WRITE,
+	};
+
+	if (fd < 0)
+		return say(UNFIT, "no " GUP_TEST);
+	verdict = map_area(&area, 1, 8);
+	if (verdict)
+		return verdict;
+	pin.addr = (uintptr_t)page_at(&area, 3);
+	if (ioctl(fd, PIN_LONGTERM_TEST_START, &pin))
+		return say(UNFIT, "cannot pin: %s", strerror(errno));
+	verdict = give_all(&area);
+	for (try = 0; try < 10; try++) {
+		drain_all();
+		madvise(area.mem, 8 * psize(), MADV_PAGEOUT);
+	}
+	if (ioctl(fd, PIN_LONGTERM_TEST_STOP))
+		verdict = say(UNFIT, "cannot unpin: %s", strerror(errno));
+	close(fd);
+	for (try = 0; try < 10; try++) {
+		drain_all();
+		madvise(area.mem, 8 * psize(), MADV_PAGEOUT);
+	}
+	return verdict ?: all_look(&area, 3, 1, KEPT, "was pinned") ?:
+	       all_look(&area, 0, 3, GONE, "was not pinned");
+}
+
+TEST_F_TIMEOUT(keeps, pinned, CASE_SECONDS)
+{
+	conclude(_metadata, keep_pinned());
 }
 
 TEST_F_TIMEOUT(keeps, split, CASE_SECONDS)

@@ -2145,7 +2145,7 @@ FIXTURE_TEARDOWN_PARENT(memory)
 }
 
 /* The cgroup of the pages has room for a part of them only */
-static int over_limit(bool room_elsewhere)
+static int over_limit(bool room_elsewhere, bool busy)
 {
 	const size_t pages = 1024;
 	int verdict;
@@ -2165,7 +2165,10 @@ static int over_limit(bool room_elsewhere)
 		       (long)pages / 4 * psize()))
 		return say(UNFIT, "memory.max: %s", strerror(errno));
 	verdict = verdict ?: start_off(&run[0], &disk[0]) ?:
+		  (busy ? tell(0, LOOK) : FINE) ?:
 		  wait_off(&run[0], &disk[0], 4000 * patience());
+	if (!verdict && busy)
+		verdict = answer_of(0);
 	if (!verdict && number_of(in_group("memory.events"), "oom_kill"))
 		verdict = say(BROKEN, "%ld tasks were killed",
 			      number_of(in_group("memory.events"), "oom_kill"));
@@ -2183,12 +2186,49 @@ static int over_limit(bool room_elsewhere)
 /* 6.12: a task of the cgroup is killed */
 TEST_F_TIMEOUT(memory, cgroup_limit, CASE_SECONDS)
 {
-	end_with(_metadata, over_limit(false));
+	end_with(_metadata, over_limit(false, false));
+}
+
+/* 6.12: the same, as nothing can be swapped out while swapoff is at work */
+TEST_F_TIMEOUT(memory, cgroup_limit_busy, CASE_SECONDS)
+{
+	end_with(_metadata, over_limit(false, true));
 }
 
 TEST_F_TIMEOUT(memory, cgroup_limit_and_other_area, CASE_SECONDS)
 {
-	end_with(_metadata, over_limit(true));
+	end_with(_metadata, over_limit(true, false));
+}
+
+/*
+ * What is in swap fits below the limit, if only just, and all of it has left
+ * the swap cache: it comes back, however little room that leaves.
+ */
+static int just_fits(void)
+{
+	const size_t pages = 4096, out = 64;
+	int verdict;
+
+	if (any_listed())
+		return say(UNFIT, "other swap space is on, there is room");
+	verdict = make_group() ?: fast_area(&disk[0], 16) ?: enter_group() ?:
+		  map_mem(&mem, pages) ?: evict(mem.at, out);
+	put_text(CGROUP_ROOT "/cgroup.procs", "0");
+	/* CPUs take memory in advance, 64 pages each */
+	if (!verdict &&
+	    !set_group("memory.max", group_number("memory.current") +
+		       (long)(out + 64 * nr_cpus() + 2) * psize()))
+		return say(UNFIT, "memory.max: %s", strerror(errno));
+	verdict = verdict ?: turn_off(&disk[0]) ?: all_swapped(&mem, false);
+	if (!verdict && number_of(in_group("memory.events"), "oom_kill"))
+		verdict = say(BROKEN, "somebody was killed");
+	set_group("memory.max", 1L << 40);
+	return verdict ?: intact(&mem, "swapoff");
+}
+
+TEST_F_TIMEOUT(memory, cgroup_just_fits, CASE_SECONDS)
+{
+	end_with(_metadata, just_fits());
 }
 
 /*
