@@ -633,7 +633,7 @@ static int leave_room(struct swapoff *so, swp_entry_t entry,
 
 	rcu_read_lock();
 	memcg = mem_cgroup_from_id(lookup_swap_cgroup_id(entry));
-	theirs = memcg && mem_cgroup_online(memcg);
+	theirs = memcg && !css_is_dying(&memcg->css);
 	if (!theirs)
 		memcg = mem_cgroup_from_task(current);
 	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
@@ -685,8 +685,16 @@ static bool cgroups_have_room(void)
 	unsigned long error = 2 * MEMCG_CHARGE_BATCH * num_online_cpus();
 	struct mem_cgroup *memcg;
 
-	if (mem_cgroup_disabled() || total_swap_pages)
+	/* Version 1 has no counter for swap alone. */
+	if (mem_cgroup_disabled() || total_swap_pages ||
+	    !cgroup_subsys_on_dfl(memory_cgrp_subsys))
 		return true;
+
+	/* What removed ones have in swap counts for their parents, but is ours. */
+	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
+	     memcg = mem_cgroup_iter(NULL, memcg, NULL))
+		if (css_is_dying(&memcg->css))
+			error += page_counter_read(&memcg->swap);
 
 	mem_cgroup_flush_stats(root_mem_cgroup);
 	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
@@ -702,7 +710,8 @@ static bool cgroups_have_room(void)
 		less += memcg_page_state(memcg, NR_ACTIVE_FILE);
 		less += memcg_page_state(memcg, NR_SLAB_RECLAIMABLE_B) >>
 			PAGE_SHIFT;
-		if (max < PAGE_COUNTER_MAX && used > max && used - max > less) {
+		if (!css_is_dying(&memcg->css) && used > max &&
+		    used - max > less) {
 			mem_cgroup_iter_break(NULL, memcg);
 			return false;
 		}

@@ -1299,7 +1299,7 @@ TEST_F_TIMEOUT(content, other_area_stays, CASE_SECONDS)
 	end_with(_metadata, other_area_stays());
 }
 
-/* The memory cgroup which the pages were charged to is no more */
+/* The memory cgroup which the pages were charged to is no more, nor its limit */
 static int group_removed(void)
 {
 	int verdict, try;
@@ -1309,6 +1309,8 @@ static int group_removed(void)
 	if (verdict)
 		return verdict;
 	put_text(CGROUP_ROOT "/cgroup.procs", "0");
+	if (!set_group("memory.max", 16 * psize()))
+		return say(UNFIT, "memory.max: %s", strerror(errno));
 	for (try = 0; try < 200 && rmdir(group); try++)
 		usleep(5000);
 	if (!access(group, F_OK))
@@ -2493,7 +2495,7 @@ TEST_F_TIMEOUT(bystander, swapoff_of_other_area, CASE_SECONDS)
  */
 static int used_falls(void)
 {
-	const size_t pages = 1536;
+	const size_t pages = 4096;
 	long used, last, values = 0, most = 0, end;
 	int verdict;
 
