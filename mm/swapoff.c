@@ -673,61 +673,11 @@ static int leave_room(struct swapoff *so, swp_entry_t entry,
 	css_put(&tight->css);
 	return found || theirs ? 0 : -ENOMEM;
 }
-
-/*
- * Can the memory cgroups take what they have in swap, when there is no other
- * area? If not, say so before anything is read: as long as swapoff is at work
- * the tasks there can't be swapped out at all, and one would be killed. The
- * counters are not exact; when in doubt, try.
- */
-static bool cgroups_have_room(void)
-{
-	unsigned long error = 2 * MEMCG_CHARGE_BATCH * num_online_cpus();
-	struct mem_cgroup *memcg;
-
-	/* Version 1 has no counter for swap alone. */
-	if (mem_cgroup_disabled() || total_swap_pages ||
-	    !cgroup_subsys_on_dfl(memory_cgrp_subsys))
-		return true;
-
-	/* What removed ones have in swap counts for their parents, but is ours. */
-	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
-	     memcg = mem_cgroup_iter(NULL, memcg, NULL))
-		if (css_is_dying(&memcg->css))
-			error += page_counter_read(&memcg->swap);
-
-	mem_cgroup_flush_stats(root_mem_cgroup);
-	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
-	     memcg = mem_cgroup_iter(NULL, memcg, NULL)) {
-		unsigned long max = READ_ONCE(memcg->memory.max);
-		unsigned long used = page_counter_read(&memcg->memory) +
-				     page_counter_read(&memcg->swap);
-		unsigned long less = error;
-
-		/* In the swap cache, it counts twice. */
-		less += memcg_page_state(memcg, NR_SWAPCACHE);
-		less += memcg_page_state(memcg, NR_INACTIVE_FILE);
-		less += memcg_page_state(memcg, NR_ACTIVE_FILE);
-		less += memcg_page_state(memcg, NR_SLAB_RECLAIMABLE_B) >>
-			PAGE_SHIFT;
-		if (!css_is_dying(&memcg->css) && used > max &&
-		    used - max > less) {
-			mem_cgroup_iter_break(NULL, memcg);
-			return false;
-		}
-	}
-	return true;
-}
 #else
 static inline int leave_room(struct swapoff *so, swp_entry_t entry,
 			     unsigned int *allowed)
 {
 	return 0;
-}
-
-static inline bool cgroups_have_room(void)
-{
-	return true;
 }
 #endif
 
@@ -1005,6 +955,71 @@ static int passes(struct swapoff *so)
 }
 
 /**
+ * swapoff_prepare - have swapoff_fits() see what is there now
+ *
+ * Context: Process context. May sleep.
+ */
+void swapoff_prepare(void)
+{
+#ifdef CONFIG_MEMCG
+	if (!mem_cgroup_disabled())
+		mem_cgroup_flush_stats(root_mem_cgroup);
+#endif
+}
+
+/**
+ * swapoff_fits - can the memory cgroups take what they have in swap?
+ * @si: the area that is to go
+ *
+ * As long as swapoff is at work, and if there is no other area, the tasks in a
+ * memory cgroup can't be swapped out at all. If the limit is too low for what
+ * comes back, one would be killed sooner or later: better say so before the
+ * area is put out of use. The counters are not exact; when in doubt, try.
+ *
+ * Context: Any, after swapoff_prepare(), with swap_lock held.
+ * Return: false if a memory cgroup has not enough room.
+ */
+bool swapoff_fits(struct swap_info_struct *si)
+{
+#ifdef CONFIG_MEMCG
+	unsigned long error = 2 * MEMCG_CHARGE_BATCH * num_online_cpus();
+	struct mem_cgroup *memcg;
+
+	/* Version 1 has no counter for swap alone. */
+	if (mem_cgroup_disabled() || total_swap_pages > si->pages ||
+	    !cgroup_subsys_on_dfl(memory_cgrp_subsys))
+		return true;
+
+	/* What removed ones have in swap counts for their parents, but is ours. */
+	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
+	     memcg = mem_cgroup_iter(NULL, memcg, NULL))
+		if (css_is_dying(&memcg->css))
+			error += page_counter_read(&memcg->swap);
+
+	for (memcg = mem_cgroup_iter(NULL, NULL, NULL); memcg;
+	     memcg = mem_cgroup_iter(NULL, memcg, NULL)) {
+		unsigned long max = READ_ONCE(memcg->memory.max);
+		unsigned long used = page_counter_read(&memcg->memory) +
+				     page_counter_read(&memcg->swap);
+		unsigned long less = error;
+
+		/* In the swap cache, it counts twice. */
+		less += memcg_page_state(memcg, NR_SWAPCACHE);
+		less += memcg_page_state(memcg, NR_INACTIVE_FILE);
+		less += memcg_page_state(memcg, NR_ACTIVE_FILE);
+		less += memcg_page_state(memcg, NR_SLAB_RECLAIMABLE_B) >>
+			PAGE_SHIFT;
+		if (!css_is_dying(&memcg->css) && used > max &&
+		    used - max > less) {
+			mem_cgroup_iter_break(NULL, memcg);
+			return false;
+		}
+	}
+#endif
+	return true;
+}
+
+/**
  * swapoff_drain - empty a swap area
  * @si: the area; the caller has seen to it that no slot is allocated any more
  *
@@ -1025,8 +1040,6 @@ int swapoff_drain(struct swap_info_struct *si)
 	int ret;
 
 	if (READ_ONCE(si->inuse_pages)) {
-		if (!cgroups_have_room())
-			return -ENOMEM;
 		so.read = kvmalloc_array(READS_MAX, sizeof(*so.read),
 					 GFP_KERNEL | SWAPOFF_CAREFUL);
 		if (!so.read)

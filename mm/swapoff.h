@@ -9,6 +9,8 @@ struct mempolicy;
 struct swap_info_struct;
 struct swapoff_batch;
 
+void swapoff_prepare(void);
+bool swapoff_fits(struct swap_info_struct *si);
 int swapoff_drain(struct swap_info_struct *si);
 
 /* A shmem inode that a swapoff knows of; NULL once the inode is evicted. */
