@@ -174,6 +174,9 @@ static void reclaim_both(unsigned char *at, unsigned char *twin, long pages)
 		cgroup_write("memory.reclaim", "1G");
 		wait_writeback();
 		gone = pages_swapped(at, pages) + pages_swapped(twin, pages);
+		/* Reclaim goes by statistics that may be two seconds old. */
+		if (!gone)
+			sleep_ms(50);
 	}
 	if (gone < 2 * pages - pages / 50)
 		die("only %ld of %ld pages go to swap", gone, 2 * pages);
