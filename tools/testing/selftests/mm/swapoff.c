@@ -2147,7 +2147,7 @@ FIXTURE_TEARDOWN_PARENT(memory)
 }
 
 /* The cgroup of the pages has room for a part of them only */
-static int over_limit(bool room_elsewhere, bool busy)
+static int over_limit(bool room_elsewhere)
 {
 	const size_t pages = 1024;
 	int verdict;
@@ -2167,10 +2167,7 @@ static int over_limit(bool room_elsewhere, bool busy)
 		       (long)pages / 4 * psize()))
 		return say(UNFIT, "memory.max: %s", strerror(errno));
 	verdict = verdict ?: start_off(&run[0], &disk[0]) ?:
-		  (busy ? tell(0, LOOK) : FINE) ?:
 		  wait_off(&run[0], &disk[0], 4000 * patience());
-	if (!verdict && busy)
-		verdict = answer_of(0);
 	if (!verdict && number_of(in_group("memory.events"), "oom_kill"))
 		verdict = say(BROKEN, "%ld tasks were killed",
 			      number_of(in_group("memory.events"), "oom_kill"));
@@ -2188,18 +2185,12 @@ static int over_limit(bool room_elsewhere, bool busy)
 /* 6.12: a task of the cgroup is killed */
 TEST_F_TIMEOUT(memory, cgroup_limit, CASE_SECONDS)
 {
-	end_with(_metadata, over_limit(false, false));
-}
-
-/* 6.12: the same, as nothing can be swapped out while swapoff is at work */
-TEST_F_TIMEOUT(memory, cgroup_limit_busy, CASE_SECONDS)
-{
-	end_with(_metadata, over_limit(false, true));
+	end_with(_metadata, over_limit(false));
 }
 
 TEST_F_TIMEOUT(memory, cgroup_limit_and_other_area, CASE_SECONDS)
 {
-	end_with(_metadata, over_limit(true, false));
+	end_with(_metadata, over_limit(true));
 }
 
 /*
