@@ -354,9 +354,6 @@ static bool lazyfree_later(struct lazyfree *lf, unsigned long addr,
 static void lazyfree_release(struct lazyfree *lf)
 {
 	if (lf->held) {
-		/* It may be the swap entry of this folio that was freed. */
-		if (folio_test_swapcache(lf->held))
-			folio_free_swap(lf->held);
 		folio_unlock(lf->held);
 		folio_put(lf->held);
 		lf->held = NULL;
@@ -525,8 +522,7 @@ static int lazyfree_present(struct lazyfree *lf, struct vm_area_struct *vma,
  * Return: how many entries come before it, and the folio with a reference in
  * @busy, or NULL there if there is none.
  */
-static int lazyfree_busy_slot(struct lazyfree *lf, swp_entry_t entry, int nr,
-			      struct folio **busy)
+static int lazyfree_busy_slot(swp_entry_t entry, int nr, struct folio **busy)
 {
 	struct swap_info_struct *si = swp_swap_info(entry);
 	unsigned char *map;
@@ -546,8 +542,7 @@ static int lazyfree_busy_slot(struct lazyfree *lf, swp_entry_t entry, int nr,
 					  swap_cache_index(entry));
 		if (IS_ERR(folio))
 			continue;
-		if (folio != lf->held && (folio_test_locked(folio) ||
-					  folio_test_writeback(folio))) {
+		if (folio_test_locked(folio) || folio_test_writeback(folio)) {
 			*busy = folio;
 			break;
 		}
@@ -556,8 +551,8 @@ static int lazyfree_busy_slot(struct lazyfree *lf, swp_entry_t entry, int nr,
 	return i;
 }
 #else
-static inline int lazyfree_busy_slot(struct lazyfree *lf, swp_entry_t entry,
-				     int nr, struct folio **busy)
+static inline int lazyfree_busy_slot(swp_entry_t entry, int nr,
+				     struct folio **busy)
 {
 	*busy = NULL;
 	return nr;
@@ -581,7 +576,7 @@ static int lazyfree_absent(struct lazyfree *lf, struct mm_struct *mm,
 		struct folio *busy;
 
 		nr = swap_pte_batch(ptep, (end - addr) >> PAGE_SHIFT, pte);
-		nr = lazyfree_busy_slot(lf, entry, nr, &busy);
+		nr = lazyfree_busy_slot(entry, nr, &busy);
 		if (busy) {
 			bool later = false;
 

@@ -10,21 +10,16 @@
 #define SIZE	512U
 
 /* The defaults of khugepaged on x86. */
-static const struct collapse_limits khugepaged = {
-	.size = SIZE,
-	.none = SIZE - 1,
-	.swap = SIZE / 8,
-	.shared = SIZE / 2,
-};
+#define DEFAULTS		\
+	.size = SIZE,		\
+	.none = SIZE - 1,	\
+	.swap = SIZE / 8,	\
+	.shared = SIZE / 2
+
+static const struct collapse_limits khugepaged = { DEFAULTS };
 
 /* The same, for a range that swapoff brought back. */
-static const struct collapse_limits returned = {
-	.returned = true,
-	.size = SIZE,
-	.none = SIZE - 1,
-	.swap = SIZE / 8,
-	.shared = SIZE / 2,
-};
+static const struct collapse_limits returned = { DEFAULTS, .returned = true };
 
 /* All that khugepaged may be told to allow. */
 static const struct collapse_limits generous = {
