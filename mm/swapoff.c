@@ -412,13 +412,13 @@ static pte_t pte_as_read_fault(struct vm_area_struct *vma, struct page *page,
 /*
  * Put the page of a slot into one page table, if the slot is there.
  *
- * The mmap_lock is held for reading, and @cached, the folio in the swap cache,
- * is locked and not under writeback.
+ * The mmap_lock is held for reading, and @cached, the folio in the swap cache or
+ * one that nobody else knows, is locked and not under writeback.
  */
 static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 		    struct folio *cached)
 {
-	struct page *page = folio_page(cached, entry.val - cached->swap.val);
+	struct page *page = folio_file_page(cached, swp_offset(entry));
 	struct folio *folio;
 	struct vm_area_struct *vma;
 	spinlock_t *ptl;	/* of the page table */
@@ -435,9 +435,12 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	if (!pmd)
 		return 0;
 
-	folio = ksm_copy_at_swapin(cached, vma, addr, SWAPOFF_GFP);
-	if (!folio)
-		return -ENOMEM;
+	folio = cached;
+	if (folio_test_anon(cached)) {
+		folio = ksm_copy_at_swapin(cached, vma, addr, SWAPOFF_GFP);
+		if (!folio)
+			return -ENOMEM;
+	}
 	poisoned = IS_ERR(folio) || PageHWPoison(page);
 	if (IS_ERR(folio))
 		folio = cached;
@@ -471,7 +474,8 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	} else {
 		rmap_t flags;
 
-		exclusive = pte_swp_exclusive(old) && !folio_test_ksm(folio);
+		exclusive = !folio_test_swapcache(folio) ||
+			    (pte_swp_exclusive(old) && !folio_test_ksm(folio));
 		flags = exclusive ? RMAP_EXCLUSIVE : RMAP_NONE;
 		if (folio_test_anon(folio)) {
 			folio_add_anon_rmap_pte(folio, page, vma, addr, flags);
@@ -734,32 +738,97 @@ out:
 }
 
 /*
- * Have the page of one slot in the swap cache, or on its way there. Returns
- * NULL if nobody uses the slot any more.
+ * A device that reads at once does not need the swap cache, either, if the slot
+ * has a single user: much of the work would be to put the page in there and to
+ * take it out again. Slots like these are read as do_swap_page() reads them,
+ * with SWAP_HAS_CACHE as the claim that keeps everybody else away.
+ *
+ * Some wait for the end of the claim with an mmap_lock held: nothing may be
+ * waited for that they could hold. Returns -EAGAIN if that is not possible.
+ */
+static int read_for_one(struct swapoff *so, const struct swapoff_record *record,
+			struct mempolicy *policy, pgoff_t ilx)
+{
+	swp_entry_t entry = swp_entry(so->si->type, record->slot);
+	struct mm_struct *mm = so->mm[record->owner - so->nr_pins];
+	struct folio *folio;
+	int ret = -ENOMEM;
+
+	folio = folio_alloc_mpol(SWAPOFF_GFP, 0, policy, ilx, numa_node_id());
+	if (!folio)
+		return ret;
+	__folio_set_locked(folio);
+	__folio_set_swapbacked(folio);
+	if (mem_cgroup_swapin_charge_folio(folio, NULL, SWAPOFF_GFP, entry))
+		goto put;
+	ret = -EAGAIN;
+	if (swapcache_prepare(entry, 1))
+		goto put;
+
+	folio->swap = entry;
+	swap_read_folio(folio, NULL);
+	folio->private = NULL;
+	folio_lock(folio);
+	if (!folio_test_uptodate(folio))
+		goto clear;
+
+	if (!mmget_not_zero(mm)) {
+		ret = 0;
+		goto clear;
+	}
+	if (mmap_read_trylock(mm)) {
+		/* Not a refault: the program has not asked for the page. */
+		mem_cgroup_swapin_uncharge_swap(entry, 1);
+		folio_add_lru(folio);
+		ret = map_slot(mm, record->where << PAGE_SHIFT, entry, folio);
+		mmap_read_unlock(mm);
+	}
+	mmput_async(mm);
+clear:
+	swapcache_clear(so->si, entry, 1);
+put:
+	folio_unlock(folio);
+	folio_put(folio);
+	return ret;
+}
+
+/*
+ * Have the page of one slot, which @nr records are about, in the swap cache or
+ * on its way there. Returns NULL if there is nothing to wait for: nobody uses
+ * the slot any more, or its user has the page.
  */
 static struct folio *start_read(struct swapoff *so,
 				const struct swapoff_record *record,
-				unsigned int *allowed, struct swap_iocb **plug)
+				unsigned int nr, unsigned int *allowed,
+				struct swap_iocb **plug)
 {
 	swp_entry_t entry = swp_entry(so->si->type, record->slot);
+	unsigned char count = READ_ONCE(so->si->swap_map[record->slot]);
+	struct folio *folio = NULL;
 	struct mempolicy *policy;
-	struct folio *folio;
-	pgoff_t ilx;
+	int ret = -EAGAIN;
 	bool fresh;
-	int ret;
+	pgoff_t ilx;
 
 	if (!slot_used(so, record->slot))
 		return NULL;
 	/* What the swap cache has is charged already. */
-	if (!(READ_ONCE(so->si->swap_map[record->slot]) & SWAP_HAS_CACHE)) {
+	if (!(count & SWAP_HAS_CACHE)) {
 		ret = leave_room(so, entry, allowed);
 		if (ret)
 			return ERR_PTR(ret);
+		ret = -EAGAIN;
 	}
 	policy = policy_of(so, record, &ilx, plug);
-	folio = __read_swap_cache_async(entry, SWAPOFF_GFP, policy, ilx, &fresh,
-					false);
+	if (nr == 1 && count == 1 && so->si->flags & SWP_SYNCHRONOUS_IO &&
+	    !(record->owner & OWNER_SHMEM))
+		ret = read_for_one(so, record, policy, ilx);
+	if (ret == -EAGAIN)
+		folio = __read_swap_cache_async(entry, SWAPOFF_GFP, policy, ilx,
+						&fresh, false);
 	mpol_put(policy);
+	if (ret != -EAGAIN)
+		return ERR_PTR(ret);
 	if (!folio)
 		return slot_used(so, record->slot) ? ERR_PTR(-ENOMEM) : NULL;
 	if (fresh)
@@ -786,13 +855,13 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 		ret = swapoff_stopped(so);
 		if (ret)
 			break;
-		folio = start_read(so, &so->batch.record[so->next_record],
+		nr = swapoff_batch_group(&so->batch, so->next_record);
+		folio = start_read(so, &so->batch.record[so->next_record], nr,
 				   allowed, &splug);
 		if (IS_ERR(folio)) {
 			ret = PTR_ERR(folio);
 			break;
 		}
-		nr = swapoff_batch_group(&so->batch, so->next_record);
 		if (folio) {
 			read = &so->read[so->head++ % READS_MAX];
 			read->folio = folio;
@@ -810,7 +879,7 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 /* Read all slots of the batch in order, and leave the batch empty. */
 static int stream(struct swapoff *so)
 {
-	unsigned int flying, allowed = 0, hungry = 0;
+	unsigned int flying, allowed = 0, hungry = 0, before;
 	struct swapoff_read *read;
 	bool starved = false;
 	int ret = 0;
@@ -823,7 +892,10 @@ static int stream(struct swapoff *so)
 		flying = so->head - so->tail;
 		if (!flying || (!starved && flying <= allowed / 2)) {
 			allowed = reads_allowed(so);
+			before = so->next_record;
 			ret = start_reads(so, &allowed);
+			if (so->next_record != before)
+				hungry = 0;
 			flying = so->head - so->tail;
 			/*
 			 * Those that are there already can be given away, and
@@ -839,7 +911,6 @@ static int stream(struct swapoff *so)
 			}
 			if (!flying || (ret && !starved))
 				break;
-			hungry = 0;
 		}
 		ret = swapoff_stopped(so);
 		if (ret)
@@ -855,6 +926,7 @@ static int stream(struct swapoff *so)
 		folio_put(read->folio);
 		if (ret)
 			break;
+		hungry = 0;
 		cond_resched();
 	}
 
@@ -877,20 +949,25 @@ static int free_cached(struct swapoff *so)
 	unsigned long slot;
 	int ret;
 
-	for (slot = 1; slot < si->max && READ_ONCE(si->inuse_pages); slot++) {
-		unsigned long step = min(si->max - slot, (unsigned long)SZ_64K);
-		unsigned char *used = memchr_inv(map + slot, 0, step);
+	for (slot = 0; slot < si->max && READ_ONCE(si->inuse_pages); slot++) {
+		unsigned char count = READ_ONCE(map[slot]);
 
-		ret = swapoff_stopped(so);
-		if (ret)
-			return ret;
-		cond_resched();
-		if (!used) {
-			slot += step - 1;
-			continue;
+		if (!(slot % SZ_64K)) {
+			ret = swapoff_stopped(so);
+			if (ret)
+				return ret;
+			cond_resched();
 		}
-		slot = used - map;
-		if (READ_ONCE(*used) != SWAP_HAS_CACHE)
+		if (!count) {
+			unsigned long next = min((unsigned long)si->max,
+						 ALIGN(slot + 1, SZ_64K));
+			unsigned char *used = memchr_inv(map + slot, 0,
+							 next - slot);
+
+			/* The loop adds one */
+			slot = (used ? used - map : next) - 1;
+		}
+		if (count != SWAP_HAS_CACHE)
 			continue;
 
 		entry = swp_entry(si->type, slot);

@@ -43,6 +43,12 @@ static struct board {
 	uint64_t stall[PHASES];		/* the longest, in ns */
 } *board;
 
+/* The slots that anonymous memory has, a byte for each. */
+static struct {
+	unsigned char *used;
+	unsigned long nr;
+} slots;
+
 /* A gate opens when its writing end is closed: all who read go on. */
 static int gate[GATES][2];
 
@@ -175,6 +181,26 @@ static pid_t fork_member(void)
 	return pid;
 }
 
+/* Tell what slots the pages have: zram does not use them from front to back. */
+static void tell_slots(unsigned char *at, long pages)
+{
+	uint64_t *place = malloc((size_t)pages * sizeof(*place));
+	unsigned long slot;
+	long i;
+
+	if (!place)
+		die("out of memory");
+	pages_place(at, place, pages);
+	for (i = 0; i < pages; i++) {
+		/* Documentation/admin-guide/mm/pagemap.rst: type, offset */
+		slot = place[i] & PLACE_SWAPPED ?
+		       (place[i] & ~PLACE_SWAPPED) >> 5 : 0;
+		if (slot && slot < slots.nr)
+			slots.used[slot] = 1;
+	}
+	free(place);
+}
+
 static void member(long who, long pages)
 {
 	uint64_t tag = ((uint64_t)who + 1) << 32;
@@ -184,6 +210,8 @@ static void member(long who, long pages)
 	madvise(at, (size_t)(pages * page_size()), MADV_NOHUGEPAGE);
 	fill(at, pages, tag);
 	arrive(0);
+	if (!set.tmpfs)
+		tell_slots(at, pages);
 	for (i = 1; i < set.sharers; i++)
 		if (!fork_member())
 			break;
@@ -301,11 +329,33 @@ static void cost_end(struct cost *c)
 	c->in = vmstat("pswpin") - c->in;
 }
 
-/* The bytes that were used for swap, from front to back. */
-static void read_raw(struct cost *c, long long bytes)
+/* The next piece to read after @from, REQUEST at most: 0 at the end. */
+static size_t next_piece(unsigned long *from, long *rest)
+{
+	const unsigned long most = REQUEST / (unsigned long)page_size();
+	unsigned long to;
+
+	if (set.tmpfs) {
+		/* Nobody tells, but a disk is used from front to back. */
+		to = *rest < (long)most ? *from + (unsigned long)*rest :
+					  *from + most;
+	} else {
+		while (*from < slots.nr && !slots.used[*from])
+			++*from;
+		for (to = *from; to < slots.nr && slots.used[to]; to++)
+			if (to == *from + most)
+				break;
+	}
+	*rest -= (long)(to - *from);
+	return (to - *from) * (size_t)page_size();
+}
+
+/* What swap has on the device, from front to back. */
+static void read_raw(struct cost *c, long pages)
 {
 	int fd = open(bench.swap, O_RDONLY | O_DIRECT | O_CLOEXEC);
-	long long at;
+	unsigned long at = 0;
+	size_t len;
 	void *buf;
 
 	if (fd < 0)
@@ -316,11 +366,21 @@ static void read_raw(struct cost *c, long long bytes)
 		die("out of memory");
 	memset(buf, 1, REQUEST);
 	cost_start(c);
-	for (at = 0; at < bytes; at += (long long)REQUEST)
-		if (pread(fd, buf, REQUEST, at) != (ssize_t)REQUEST)
-			die("cannot read %s at %lld: %s", bench.swap, at,
+	while ((len = next_piece(&at, &pages)) != 0) {
+		if (pread(fd, buf, len, (off_t)at * page_size()) != (ssize_t)len)
+			die("cannot read %s at page %lu: %s", bench.swap, at,
 			    strerror(errno));
+		at += len / (size_t)page_size();
+	}
 	cost_end(c);
+	/*
+	 * Nothing is waited for with zram, while the scheduler's account lacks
+	 * some milliseconds where it wanted to switch in the middle of a request.
+	 */
+	if (set.zram)
+		c->cpu = c->ns;
+	if (pages > 1 || pages < -1)
+		die("the slots of %ld pages are not known", pages);
 	munmap(buf, REQUEST);
 	close(fd);
 }
@@ -350,6 +410,8 @@ static void run(long mb, long processes, struct cost *off, struct cost *raw,
 		size_zram(2 * mb + 16);
 	swap_need(set.dev, mb * (1 << 20) / page_size());
 	memset(board, 0, sizeof(*board));
+	slots.nr = (unsigned long)meminfo_pages("SwapTotal") + 1;
+	slots.used = map_shared(slots.nr);
 	for (i = 0; i < GATES; i++)
 		if (pipe2(gate[i], O_CLOEXEC))
 			die("pipe: %s", strerror(errno));
@@ -365,7 +427,7 @@ static void run(long mb, long processes, struct cost *off, struct cost *raw,
 
 	/* Before: zram forgets what is in a slot when it is freed */
 	board->phase = READING;
-	read_raw(raw, (long long)*used * page_size());
+	read_raw(raw, *used);
 	board->phase = SWAPOFF;
 	cost_start(off);
 	bench.swap_on = 0;
@@ -381,6 +443,7 @@ static void run(long mb, long processes, struct cost *off, struct cost *raw,
 	open_gate(2);
 	step_give(c.fd);
 	bench_join(&c, "process with swapped memory");
+	munmap(slots.used, slots.nr);
 	for (i = 0; i < GATES; i++)
 		close(gate[i][0]);
 }
