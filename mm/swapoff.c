@@ -778,7 +778,6 @@ static int read_for_one(struct swapoff *so, const struct swapoff_record *record,
 	}
 	if (mmap_read_trylock(mm)) {
 		/* Not a refault: the program has not asked for the page. */
-		mem_cgroup_swapin_uncharge_swap(entry, 1);
 		folio_add_lru(folio);
 		ret = map_slot(mm, record->where << PAGE_SHIFT, entry, folio);
 		mmap_read_unlock(mm);
