@@ -28,7 +28,6 @@
  * No swap space is needed: the tests use a loop device of their own.
  */
 #include <pthread.h>
-#include <time.h>
 #include <linux/userfaultfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -77,14 +76,6 @@ static size_t bytes(void)
 static char *page_at(size_t page)
 {
 	return range.mem + page * psize();
-}
-
-static long msecs(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 static void write_page(char *at, unsigned int tag, size_t page)
@@ -181,20 +172,6 @@ static int fill_range(void)
 static bool is_huge(void)
 {
 	return check_huge_anon(range.mem, 1, bytes());
-}
-
-/* Any MADV_COLD works off the LRU batches of its CPU, which hold pages */
-static void drain_all(void)
-{
-	static char *nothing;
-	int n;
-
-	if (!nothing)
-		nothing = map_aligned(1, 1);
-	for (n = nr_cpus() - 1; n >= 0; n--) {
-		hop(n);
-		madvise(nothing, psize(), MADV_COLD);
-	}
 }
 
 /* A swap area of our own, which takes all that is swapped out while it is on */

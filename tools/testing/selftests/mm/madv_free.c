@@ -22,8 +22,6 @@
  * See swap_util.h for SWAP_DEV, and for how swap slots are counted.
  */
 #include <pthread.h>
-#include <time.h>
-#include <linux/dm-ioctl.h>
 #include <linux/userfaultfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -60,26 +58,16 @@
 #define CASE_SECONDS	300	/* only a hang takes that long */
 #define RACE_MSECS	300
 #define MAX_KIDS	96
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 #define LRU_GEN		"/sys/kernel/mm/lru_gen/enabled"
 #define KHUGEPAGED	THP_DIR "khugepaged/"
 #define SPLIT_HUGE	"/sys/kernel/debug/split_huge_pages"
 #define DMIRROR		"/dev/hmm_dmirror0"
-#define DM_CONTROL	"/dev/mapper/control"
 #define SLOW_NAME	"madv_free_slow"
 #define SLOW_MSECS	300
 
 static unsigned int pmd_pages(void)
 {
 	return read_pmd_pagesize() / psize();
-}
-
-static long msecs(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* Memory: @pages pages, in folios of @unit pages each */
@@ -252,20 +240,6 @@ static int refuses(void *at, size_t len, int err)
 }
 
 /* Measuring */
-
-/* Any MADV_COLD works off the LRU batches of its CPU */
-static void drain_all(void)
-{
-	static char *nothing;
-	int n;
-
-	if (!nothing)
-		nothing = map_aligned(1, 1);
-	for (n = nr_cpus() - 1; n >= 0; n--) {
-		hop(n);
-		madvise(nothing, psize(), MADV_COLD);
-	}
-}
 
 /* Sum over the VMAs of a range, in pages */
 static long smaps_sum(const char *mem, size_t len, const char *name)
@@ -635,32 +609,6 @@ static void stop_pest(struct pest *p)
 
 /* Memory cgroups */
 
-static char group[64];
-
-static const char *in_group(const char *file)
-{
-	static char path[128];
-
-	snprintf(path, sizeof(path), "%s/%s", group, file);
-	return path;
-}
-
-static long group_number(const char *file)
-{
-	char buf[64];
-
-	return get_text(in_group(file), buf, sizeof(buf)) > 0 ?
-	       strtol(buf, NULL, 10) : -1;
-}
-
-static bool set_group(const char *file, long value)
-{
-	char buf[32];
-
-	snprintf(buf, sizeof(buf), "%ld", value);
-	return put_text(in_group(file), buf);
-}
-
 static long group_stat(const char *name)
 {
 	return number_of(in_group("memory.stat"), name);
@@ -680,37 +628,6 @@ static int group_stat_comes(const char *name, long due)
 			return FINE;
 	}
 	return say(BROKEN, "memory.stat: %s is %ld, not %ld", name, n, due);
-}
-
-static void pay_group(const struct debt *d)
-{
-	int try;
-
-	put_text(d->text, "1");
-	for (try = 0; try < 400 && rmdir(d->path) && errno == EBUSY; try++)
-		usleep(5000);
-}
-
-static int make_group(void)
-{
-	char buf[256], kill_file[96];
-
-	if (get_text(CGROUP_ROOT "/cgroup.controllers", buf, sizeof(buf)) < 0 ||
-	    !strstr(buf, "memory"))
-		return say(UNFIT, "no memory controller in " CGROUP_ROOT);
-	get_text(CGROUP_ROOT "/cgroup.subtree_control", buf, sizeof(buf));
-	if (!strstr(buf, "memory")) {
-		owe(pay_text, CGROUP_ROOT "/cgroup.subtree_control", "-memory");
-		if (!put_text(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-			return say(UNFIT, "memory controller: %s",
-				   strerror(errno));
-	}
-	snprintf(group, sizeof(group), CGROUP_ROOT "/madv_free.%d", getpid());
-	snprintf(kill_file, sizeof(kill_file), "%s/cgroup.kill", group);
-	if (mkdir(group, 0755))
-		return say(UNFIT, "%s: %s", group, strerror(errno));
-	owe(pay_group, group, kill_file);
-	return FINE;
 }
 
 static pid_t start_inside(int (*job)(const void *), const void *arg)
@@ -1817,64 +1734,23 @@ TEST_F_TIMEOUT(swapped, poison_marker, CASE_SECONDS)
  */
 FIXTURE(slow) {};
 
-static int dm_command(unsigned long command, const char *target,
-		      __u64 sectors, const char *params, __u64 *dev)
-{
-	union {
-		struct dm_ioctl io;
-		char room[1024];
-	} u;
-	struct dm_target_spec *spec = (void *)(u.room + sizeof(u.io));
-	int fd = open(DM_CONTROL, O_RDWR | O_CLOEXEC), err;
-
-	memset(&u, 0, sizeof(u));
-	u.io.version[0] = DM_VERSION_MAJOR;
-	u.io.data_size = sizeof(u);
-	u.io.data_start = sizeof(u.io);
-	snprintf(u.io.name, sizeof(u.io.name), SLOW_NAME);
-	if (target) {
-		u.io.target_count = 1;
-		spec->length = sectors;
-		snprintf(spec->target_type, sizeof(spec->target_type), "%s",
-			 target);
-		snprintf((char *)(spec + 1), 256, "%s", params);
-	}
-	err = fd < 0 ? -1 : ioctl(fd, command, &u);
-	if (fd >= 0)
-		close(fd);
-	if (dev)
-		*dev = u.io.dev;
-	return err;
-}
-
-static void pay_dm(const struct debt *d)
-{
-	int try;
-
-	for (try = 0; try < 200; try++) {
-		if (!dm_command(DM_DEV_REMOVE, NULL, 0, NULL, NULL) ||
-		    errno != EBUSY)
-			break;
-		usleep(10000);
-	}
-}
-
 static int slow_swap(void)
 {
-	__u64 bytes = 8 << 20, dev;
-	char loop_path[32], path[32], params[96];
-	int loop = make_loop(loop_path, sizeof(loop_path), bytes, NULL), try;
+	__u64 bytes = 8 << 20;
+	char loop_path[32], path[32];
+	int loop = make_loop(loop_path, sizeof(loop_path), bytes, NULL);
+	int verdict, dev, try;
 
 	if (loop < 0 || !label(loop, bytes))
 		return say(UNFIT, "no loop device");
-	if (dm_command(DM_DEV_CREATE, NULL, 0, NULL, &dev))
-		return say(UNFIT, "device mapper: %s", strerror(errno));
-	owe(pay_dm, SLOW_NAME, "");
-	snprintf(params, sizeof(params), "%s 0 %d", loop_path, SLOW_MSECS);
-	if (dm_command(DM_TABLE_LOAD, "delay", bytes / 512, params, NULL) ||
-	    dm_command(DM_DEV_SUSPEND, NULL, 0, NULL, NULL))
-		return say(UNFIT, "dm-delay: %s", strerror(errno));
-	snprintf(path, sizeof(path), "/dev/dm-%u", (unsigned int)dev & 0xff);
+	dev = dm_create(SLOW_NAME);
+	if (dev < 0)
+		return UNFIT;
+	verdict = dm_delay(SLOW_NAME, loop_path, bytes / 512, SLOW_MSECS,
+			   SLOW_MSECS);
+	if (verdict)
+		return verdict;
+	snprintf(path, sizeof(path), "/dev/dm-%d", dev);
 	for (try = 0; try < 100 && access(path, F_OK); try++)
 		usleep(10000);
 	owe(pay_swapoff, path, "");
@@ -3049,14 +2925,6 @@ static void *give_odd_pages(void *arg)
 		madvise(p->mem, p->len, MADV_PAGEOUT);
 	}
 	return NULL;
-}
-
-static unsigned int chance(unsigned int below)
-{
-	static __u64 seed = 4711;
-
-	seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-	return (seed >> 33) % below;
 }
 
 #define MODEL_PAGES	32

@@ -249,7 +249,7 @@ static pid_t kid[SLOTS];
 static bool kid_killed[SLOTS];
 static unsigned char *found, *wanted;
 
-static unsigned int msecs(void)
+static unsigned int run_msecs(void)
 {
 	static struct timespec start;
 	struct timespec t;
@@ -316,7 +316,7 @@ static struct record *note(struct record *ring, unsigned int *head, enum op op,
 	unsigned int n = __atomic_fetch_add(head, 1, __ATOMIC_RELAXED);
 
 	ring[n % RECORDS] = (struct record) {
-		.ms = msecs(), .error = BEGUN, .op = op, .area = area,
+		.ms = run_msecs(), .error = BEGUN, .op = op, .area = area,
 		.slot = my_slot, .first = first, .pages = pages,
 	};
 	return &ring[n % RECORDS];
@@ -540,7 +540,7 @@ static void tell_history(int area, unsigned int page)
 	tell_records(me->record, me->records, area, page, 40);
 	tell("what the agitators did last, with the device and milliseconds:");
 	tell_records(board->record, board->records, -1, 0, 24);
-	tell("now: %u.%03u", msecs() / 1000, msecs() % 1000);
+	tell("now: %u.%03u", run_msecs() / 1000, run_msecs() % 1000);
 }
 
 /* The whole program is at its end after this: let the first report be clean */
@@ -1384,7 +1384,7 @@ static void one_op(enum op op, int kind)
 	r = note(me->record, &me->records, op, kind, first, n);
 	if (!my_slot) {
 		me->now = op;
-		me->since = msecs();
+		me->since = run_msecs();
 	}
 	if (board->use[ALARM] && !dice(24)) {
 		struct itimerval soon = {
@@ -1601,7 +1601,7 @@ static int agitate_swapoff(void)
 	int which = dice(board->swaps);
 	const char *dev = board->swap[which];
 	bool interrupt = board->use[INTERRUPT] && !dice(4);
-	unsigned int since = msecs(), due = since + dice(60);
+	unsigned int since = run_msecs(), due = since + dice(60);
 	int status, error, flags;
 	struct record *r;
 	pid_t pid, got;
@@ -1617,13 +1617,13 @@ static int agitate_swapoff(void)
 		_exit(swapoff(dev) ? errno : 0);
 	}
 	while (!(got = waitpid(pid, &status, WNOHANG))) {
-		if (interrupt && msecs() >= due) {
+		if (interrupt && run_msecs() >= due) {
 			kill(pid, SIGINT);
 			due += 10;
 		}
 		usleep(1000);
 	}
-	since = msecs() - since;
+	since = run_msecs() - since;
 	if (since > board->swapoff_msecs)
 		board->swapoff_msecs = since;
 	if (got < 0 || !WIFEXITED(status)) {
@@ -1708,7 +1708,7 @@ static int agitate_reclaim(void)
 static int agitate_hog(void)
 {
 	long kb = number_of("/proc/meminfo", "MemAvailable");
-	unsigned int since = msecs();
+	unsigned int since = run_msecs();
 	size_t len, i;
 	char *mem;
 
@@ -1723,7 +1723,7 @@ static int agitate_hog(void)
 		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mem == MAP_FAILED)
 		return -errno;
-	for (i = 0; i < len && msecs() < since + 2000; i += psize())
+	for (i = 0; i < len && run_msecs() < since + 2000; i += psize())
 		*(__u64 *)(mem + i) = WORD_STEP * (i + 1);
 	usleep(dice(300000));
 	munmap(mem, len);
@@ -1807,14 +1807,14 @@ static __noreturn void agitate(enum op op)
 	if (op == HOG)
 		put_text("/proc/self/oom_score_adj", "1000");
 	while (!stopped()) {
-		since = msecs();
+		since = run_msecs();
 		if (op != OFF && op != OFF2)
 			r = note(board->record, &board->records, op, 0, 0, 0);
 		error = agitate_once(op);
 		if (error <= 0)
 			count_op(op, error);
 		if (r) {
-			r->pages = msecs() - since;
+			r->pages = run_msecs() - since;
 			r->error = error;
 		}
 		usleep(dice(ops[op].pause * 2000 + 1));
@@ -2029,14 +2029,14 @@ static void progress(void)
 			len += snprintf(line + len, sizeof(line) - len, "-%ld",
 					board->failed[op]);
 		if (len > 440 || op == NR_OPS - 1) {
-			tell("%3u s:%s", msecs() / 1000, line);
+			tell("%3u s:%s", run_msecs() / 1000, line);
 			len = 0;
 		}
 	}
 	if (len)
-		tell("%3u s:%s", msecs() / 1000, line);
+		tell("%3u s:%s", run_msecs() / 1000, line);
 	tell("%3u s: pages compared %ld, dropped %ld, longest swapoff %ld ms",
-	     msecs() / 1000, board->checked, board->dropped,
+	     run_msecs() / 1000, board->checked, board->dropped,
 	     board->swapoff_msecs);
 }
 
@@ -2087,7 +2087,7 @@ static void tell_stack(pid_t pid, const char *what)
 static int wait_for(pid_t *pid, int n, const char *what, bool may_kill)
 {
 	int grace = 20 + opt_seconds < GRACE ? 20 + opt_seconds : GRACE;
-	unsigned int due = msecs() + grace * 1000;
+	unsigned int due = run_msecs() + grace * 1000;
 	int i, status, left, bad = 0;
 	bool late = false;
 
@@ -2115,7 +2115,7 @@ static int wait_for(pid_t *pid, int n, const char *what, bool may_kill)
 		if (late)
 			break;
 		usleep(10000);
-		late = msecs() > due;
+		late = run_msecs() > due;
 	} while (left);
 	return bad;
 }
@@ -2143,7 +2143,7 @@ static const enum op basic[] = { CHECK, WRITE, FORK, PAGEOUT, FREE };
 
 static bool time_is_up(void)
 {
-	unsigned int now = msecs(), due = opt_seconds * 1000;
+	unsigned int now = run_msecs(), due = opt_seconds * 1000;
 	size_t i;
 
 	if (now < due || now >= 8 * due)
@@ -2200,7 +2200,7 @@ static void run(void)
 				break;
 			}
 			if (since && told != i &&
-			    msecs() > since + STUCK * 1000) {
+			    run_msecs() > since + STUCK * 1000) {
 				tell("worker %d, operation %s:", i,
 				     ops[workers[i]->now].name);
 				tell_stack(worker[i], "worker");
@@ -2216,7 +2216,7 @@ static void run(void)
 			if (!agitator[op])
 				agitate(op);
 		}
-		if (msecs() >= next) {
+		if (run_msecs() >= next) {
 			progress();
 			next += 10000;
 		}
@@ -2377,7 +2377,7 @@ int main(int argc, char **argv)
 {
 	int c;
 
-	msecs();
+	run_msecs();
 	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (board == MAP_FAILED)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * What the tests of swapping have in common: verdicts, settings that are put
- * back whatever happens, swap space, exact counts of swap slots, and pages which
- * are told from others by what is in them.
+ * back whatever happens, swap space, exact counts of swap slots, pages which
+ * are told from others by what is in them, memory cgroups and slow disks.
  *
  * How slots are counted: those just allocated or just freed sit in the per-CPU
  * caches of mm/swap_slots.c (up to 64 of each kind for a CPU), and count as used
@@ -30,6 +30,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <linux/dm-ioctl.h>
 #include <linux/fs.h>
 #include <linux/kernel-page-flags.h>
 #include <linux/loop.h>
@@ -56,6 +58,8 @@
 #define THP_DIR		"/sys/kernel/mm/transparent_hugepage/"
 #define PAGE_CLUSTER	"/proc/sys/vm/page-cluster"
 #define GUP_TEST	"/sys/kernel/debug/gup_test"
+#define CGROUP_ROOT	"/sys/fs/cgroup"
+#define DM_CONTROL	"/dev/mapper/control"
 
 #define F_SWAPCACHE	BIT_ULL(KPF_SWAPCACHE)
 #define F_WRITEBACK	BIT_ULL(KPF_WRITEBACK)
@@ -718,6 +722,179 @@ static inline int calm_swap(void)
 	/* What an earlier test merged does not matter, but nobody merges now */
 	turn(KSM_DIR "run", "0");
 	return FINE;
+}
+
+static inline long msecs(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static inline unsigned int chance(unsigned int below)
+{
+	static __u64 seed = 0x5eed;
+
+	seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+	return (seed >> 33) % below;
+}
+
+/* Any MADV_COLD works off the LRU batches of its CPU */
+static inline void drain_all(void)
+{
+	static char *nothing;
+	int n;
+
+	if (!nothing)
+		nothing = map_aligned(1, 1);
+	for (n = nr_cpus() - 1; n >= 0; n--) {
+		hop(n);
+		madvise(nothing, psize(), MADV_COLD);
+	}
+}
+
+/* A memory cgroup */
+static char group[64];
+
+static inline const char *in_group(const char *file)
+{
+	static char path[128];
+
+	snprintf(path, sizeof(path), "%s/%s", group, file);
+	return path;
+}
+
+static inline long group_number(const char *file)
+{
+	char buf[64];
+
+	return get_text(in_group(file), buf, sizeof(buf)) > 0 ?
+	       strtol(buf, NULL, 10) : -1;
+}
+
+static inline bool set_group(const char *file, long value)
+{
+	char buf[32];
+
+	snprintf(buf, sizeof(buf), "%ld", value);
+	return put_text(in_group(file), buf);
+}
+
+static inline void pay_group(const struct debt *d)
+{
+	int try;
+
+	put_text(d->text, "1");
+	for (try = 0; try < 400 && rmdir(d->path) && errno == EBUSY; try++)
+		usleep(5000);
+}
+
+static inline int make_group(void)
+{
+	char buf[256], kill_file[96];
+
+	if (get_text(CGROUP_ROOT "/cgroup.controllers", buf, sizeof(buf)) < 0 ||
+	    !strstr(buf, "memory"))
+		return say(UNFIT, "no memory controller in " CGROUP_ROOT);
+	get_text(CGROUP_ROOT "/cgroup.subtree_control", buf, sizeof(buf));
+	if (!strstr(buf, "memory")) {
+		owe(pay_text, CGROUP_ROOT "/cgroup.subtree_control", "-memory");
+		if (!put_text(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
+			return say(UNFIT, "memory controller: %s",
+				   strerror(errno));
+	}
+	snprintf(group, sizeof(group), CGROUP_ROOT "/swap_test.%d", getpid());
+	snprintf(kill_file, sizeof(kill_file), "%s/cgroup.kill", group);
+	if (mkdir(group, 0755))
+		return say(UNFIT, "%s: %s", group, strerror(errno));
+	owe(pay_group, group, kill_file);
+	return FINE;
+}
+
+/* A part of a device of the device mapper */
+struct span {
+	const char *type;
+	__u64 from, sectors;
+	char params[80];
+};
+
+static inline int dm_command(const char *name, unsigned long command,
+		      const struct span *span, int spans, __u64 *dev)
+{
+	union {
+		struct dm_ioctl io;
+		char room[2048];
+	} u;
+	const size_t step = sizeof(struct dm_target_spec) + 80;
+	struct dm_target_spec *spec;
+	int fd = open(DM_CONTROL, O_RDWR | O_CLOEXEC), i, err;
+
+	memset(&u, 0, sizeof(u));
+	u.io.version[0] = DM_VERSION_MAJOR;
+	u.io.data_size = sizeof(u);
+	u.io.data_start = sizeof(u.io);
+	u.io.target_count = spans;
+	snprintf(u.io.name, sizeof(u.io.name), "%s", name);
+	for (i = 0; i < spans; i++) {
+		spec = (void *)(u.room + sizeof(u.io) + i * step);
+		spec->sector_start = span[i].from;
+		spec->length = span[i].sectors;
+		spec->next = step;
+		snprintf(spec->target_type, sizeof(spec->target_type), "%s",
+			 span[i].type);
+		snprintf((char *)(spec + 1), 80, "%s", span[i].params);
+	}
+	err = fd < 0 ? -1 : ioctl(fd, command, &u);
+	if (fd >= 0)
+		close(fd);
+	if (dev)
+		*dev = u.io.dev;
+	return err;
+}
+
+static inline void pay_dm(const struct debt *d)
+{
+	int try;
+
+	for (try = 0; try < 300; try++) {
+		if (!dm_command(d->path, DM_DEV_REMOVE, NULL, 0, NULL) ||
+		    errno != EBUSY)
+			break;
+		usleep(10000);
+	}
+}
+
+static inline int dm_load(const char *name, const struct span *span, int spans)
+{
+	if (dm_command(name, DM_TABLE_LOAD, span, spans, NULL) ||
+	    dm_command(name, DM_DEV_SUSPEND, NULL, 0, NULL))
+		return say(UNFIT, "%s: %s", span->type, strerror(errno));
+	return FINE;
+}
+
+/* Each read takes so long, and each write, however many there are at once */
+static inline int dm_delay(const char *name, const char *lower, __u64 sectors,
+			   int read_ms, int write_ms)
+{
+	struct span span = { .type = "delay", .sectors = sectors };
+
+	snprintf(span.params, sizeof(span.params), "%s 0 %d %s 0 %d", lower,
+		 read_ms, lower, write_ms);
+	return dm_load(name, &span, 1);
+}
+
+/* The number behind "dm-", or -1 */
+static inline int dm_create(const char *name)
+{
+	__u64 dev;
+
+	if (dm_command(name, DM_DEV_CREATE, NULL, 0, &dev)) {
+		say(UNFIT, "device mapper: %s", strerror(errno));
+		return -1;
+	}
+	owe(pay_dm, name, "");
+	return (dev & 0xff) | (dev >> 12 & ~0xffULL);
 }
 
 #endif /* _SELFTESTS_MM_SWAP_UTIL_H */

@@ -20,8 +20,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <time.h>
-#include <linux/dm-ioctl.h>
 #include <linux/userfaultfd.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -56,19 +54,9 @@
 #define MAX_KIDS	80
 #define MAX_AREAS	2
 #define HUGE_PAGES	"/proc/sys/vm/nr_hugepages"
-#define CGROUP_ROOT	"/sys/fs/cgroup"
 #define ZSWAP		"/sys/module/zswap/parameters/"
 #define ZRAM_CONTROL	"/sys/class/zram-control/"
 #define HWPOISON	"/sys/kernel/debug/hwpoison/"
-#define DM_CONTROL	"/dev/mapper/control"
-
-static long msecs(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /*
  * A kernel that checks itself is several times slower: all delays and limits
@@ -77,14 +65,6 @@ static long msecs(void)
 static int patience(void)
 {
 	return access("/proc/lockdep", F_OK) ? 1 : 4;
-}
-
-static unsigned int chance(unsigned int below)
-{
-	static __u64 seed = 0x5eed;
-
-	seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
-	return (seed >> 33) % below;
 }
 
 /* Swap areas */
@@ -100,58 +80,6 @@ static struct disk {
 } disk[MAX_AREAS];
 
 static bool lock_areas;
-
-struct span {
-	const char *type;
-	__u64 from, sectors;
-	char params[80];
-};
-
-static int dm_command(const char *name, unsigned long command,
-		      const struct span *span, int spans, __u64 *dev)
-{
-	union {
-		struct dm_ioctl io;
-		char room[2048];
-	} u;
-	const size_t step = sizeof(struct dm_target_spec) + 80;
-	struct dm_target_spec *spec;
-	int fd = open(DM_CONTROL, O_RDWR | O_CLOEXEC), i, err;
-
-	memset(&u, 0, sizeof(u));
-	u.io.version[0] = DM_VERSION_MAJOR;
-	u.io.data_size = sizeof(u);
-	u.io.data_start = sizeof(u.io);
-	u.io.target_count = spans;
-	snprintf(u.io.name, sizeof(u.io.name), "%s", name);
-	for (i = 0; i < spans; i++) {
-		spec = (void *)(u.room + sizeof(u.io) + i * step);
-		spec->sector_start = span[i].from;
-		spec->length = span[i].sectors;
-		spec->next = step;
-		snprintf(spec->target_type, sizeof(spec->target_type), "%s",
-			 span[i].type);
-		snprintf((char *)(spec + 1), 80, "%s", span[i].params);
-	}
-	err = fd < 0 ? -1 : ioctl(fd, command, &u);
-	if (fd >= 0)
-		close(fd);
-	if (dev)
-		*dev = u.io.dev;
-	return err;
-}
-
-static void pay_dm(const struct debt *d)
-{
-	int try;
-
-	for (try = 0; try < 300; try++) {
-		if (!dm_command(d->path, DM_DEV_REMOVE, NULL, 0, NULL) ||
-		    errno != EBUSY)
-			break;
-		usleep(10000);
-	}
-}
 
 /*
  * An area more than half full is one the slots of which are given up early: so
@@ -183,22 +111,9 @@ static int make_disk(struct disk *d, int mib)
 	return FINE;
 }
 
-static int load_table(struct disk *d, const struct span *span, int spans)
-{
-	if (dm_command(d->name, DM_TABLE_LOAD, span, spans, NULL) ||
-	    dm_command(d->name, DM_DEV_SUSPEND, NULL, 0, NULL))
-		return say(UNFIT, "%s: %s", span->type, strerror(errno));
-	return FINE;
-}
-
-/* Time which each read takes, however many there are at once */
 static int set_delay(struct disk *d, int read_ms, int write_ms)
 {
-	struct span span = { .type = "delay", .sectors = d->sectors };
-
-	snprintf(span.params, sizeof(span.params), "%s 0 %d %s 0 %d", d->lower,
-		 read_ms, d->lower, write_ms);
-	return load_table(d, &span, 1);
+	return dm_delay(d->name, d->lower, d->sectors, read_ms, write_ms);
 }
 
 /* From now on pages @from to @to of the area cannot be read */
@@ -223,7 +138,7 @@ static int set_bad(struct disk *d, __u64 from, __u64 to)
 		if (span[i].sectors)
 			used[n++] = span[i];
 	}
-	return load_table(d, used, n);
+	return dm_load(d->name, used, n);
 }
 
 /* A swapoff which somebody left behind still reads: let it be fast */
@@ -240,26 +155,22 @@ static void pay_delay(const struct debt *d)
 
 static int make_mapped(struct disk *d, int mib)
 {
-	int verdict = make_disk(d, mib), try;
+	int verdict = make_disk(d, mib), try, dev;
 	char table[64];
-	__u64 dev;
 
 	if (verdict)
 		return verdict;
 	snprintf(d->name, sizeof(d->name), "swapoff-%d-%d", getpid(),
 		 (int)(d - disk));
-	if (dm_command(d->name, DM_DEV_CREATE, NULL, 0, &dev))
-		return say(UNFIT, "device mapper: %s", strerror(errno));
-	owe(pay_dm, d->name, "");
+	dev = dm_create(d->name);
+	if (dev < 0)
+		return UNFIT;
 	snprintf(table, sizeof(table), "%llu %s",
 		 (unsigned long long)d->sectors, d->lower);
 	owe(pay_delay, d->name, table);
 	verdict = set_delay(d, 0, 0);
-	dev = (dev & 0xff) | (dev >> 12 & ~0xffULL);
-	snprintf(d->path, sizeof(d->path), "/dev/dm-%llu",
-		 (unsigned long long)dev);
-	snprintf(d->stat, sizeof(d->stat), "/sys/block/dm-%llu/stat",
-		 (unsigned long long)dev);
+	snprintf(d->path, sizeof(d->path), "/dev/dm-%d", dev);
+	snprintf(d->stat, sizeof(d->stat), "/sys/block/dm-%d/stat", dev);
 	for (try = 0; try < 100 && access(d->path, F_OK); try++)
 		usleep(10000);
 	return verdict;
@@ -499,63 +410,6 @@ static int map_file(struct mem *m, size_t pages, int *file)
 }
 
 /* Memory cgroups */
-
-static char group[64];
-
-static const char *in_group(const char *file)
-{
-	static char path[128];
-
-	snprintf(path, sizeof(path), "%s/%s", group, file);
-	return path;
-}
-
-static long group_number(const char *file)
-{
-	char buf[64];
-
-	return get_text(in_group(file), buf, sizeof(buf)) > 0 ?
-	       strtol(buf, NULL, 10) : -1;
-}
-
-static bool set_group(const char *file, long value)
-{
-	char buf[32];
-
-	snprintf(buf, sizeof(buf), "%ld", value);
-	return put_text(in_group(file), buf);
-}
-
-static void pay_group(const struct debt *d)
-{
-	int try;
-
-	put_text(d->text, "1");
-	for (try = 0; try < 400 && rmdir(d->path) && errno == EBUSY; try++)
-		usleep(5000);
-}
-
-static int make_group(void)
-{
-	char buf[256], kill_file[96];
-
-	if (get_text(CGROUP_ROOT "/cgroup.controllers", buf, sizeof(buf)) < 0 ||
-	    !strstr(buf, "memory"))
-		return say(UNFIT, "no memory controller in " CGROUP_ROOT);
-	get_text(CGROUP_ROOT "/cgroup.subtree_control", buf, sizeof(buf));
-	if (!strstr(buf, "memory")) {
-		owe(pay_text, CGROUP_ROOT "/cgroup.subtree_control", "-memory");
-		if (!put_text(CGROUP_ROOT "/cgroup.subtree_control", "+memory"))
-			return say(UNFIT, "memory controller: %s",
-				   strerror(errno));
-	}
-	snprintf(group, sizeof(group), CGROUP_ROOT "/swapoff.%d", getpid());
-	snprintf(kill_file, sizeof(kill_file), "%s/cgroup.kill", group);
-	if (mkdir(group, 0755))
-		return say(UNFIT, "%s: %s", group, strerror(errno));
-	owe(pay_group, group, kill_file);
-	return FINE;
-}
 
 static int enter_group(void)
 {
