@@ -285,6 +285,20 @@ static BENCH_UNUSED long file_long(const char *path)
 	return strtol(buf, NULL, 10);
 }
 
+/* Have bench_cleanup() write @value; the last to be asked for comes first. */
+static BENCH_UNUSED int undo_later(const char *path, const char *value)
+{
+	int i = bench.nr_saved;
+
+	if (i >= BENCH_SAVED || strlen(path) >= sizeof(bench.saved[i].path) ||
+	    strlen(value) >= sizeof(bench.saved[i].value))
+		return -1;
+	strcpy(bench.saved[i].path, path);
+	strcpy(bench.saved[i].value, value);
+	bench.nr_saved = i + 1;
+	return 0;
+}
+
 /*
  * Set a knob; bench_cleanup() puts it back, so only the process that started
  * may call this. Of "a [b] c", b is the old value.
@@ -305,14 +319,7 @@ static BENCH_UNUSED int knob_set(const char *path, const char *value)
 		i--;
 	if (i > 0)
 		return file_write(path, value);
-	i = bench.nr_saved;
-	if (i >= BENCH_SAVED || strlen(path) >= sizeof(bench.saved[i].path) ||
-	    strlen(from) >= sizeof(bench.saved[i].value))
-		return -1;
-	strcpy(bench.saved[i].path, path);
-	strcpy(bench.saved[i].value, from);
-	bench.nr_saved = i + 1;
-	return file_write(path, value);
+	return undo_later(path, from) ? -1 : file_write(path, value);
 }
 
 /* /proc/vmstat and /proc/meminfo ------------------------------------------ */

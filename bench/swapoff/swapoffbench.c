@@ -11,6 +11,7 @@
 #define GATES		3
 #define REQUEST		(1ul << 20)
 #define ZRAM		"/sys/block/zram0/"
+#define TRACING		"/sys/kernel/tracing/"
 
 #ifndef MFD_CLOEXEC
 #define MFD_CLOEXEC	1U
@@ -21,7 +22,7 @@ static struct settings {
 	long mb[SIZES], processes[SIZES];
 	int sizes, counts;
 	long sharers, rounds, limit;
-	int shuffled, tmpfs, zram, bystander;
+	int shuffled, tmpfs, zram, bystander, tables;
 } set = {
 	.mb = { 60 },
 	.processes = { 1 },
@@ -292,6 +293,36 @@ static void disk_stat(long *reads, long *sectors)
 	*sectors = n[2];
 }
 
+/*
+ * Count how often a page table is mapped to be looked at, which is what all
+ * kernels do with this function. The probe takes time, so this is done apart.
+ */
+static void probe_tables(void)
+{
+	static const char event[] = "swapoffbench/tables";
+	char probe[64], off[64];
+
+	snprintf(probe, sizeof(probe), "p:%s __pte_offset_map", event);
+	snprintf(off, sizeof(off), "-:%s", event);
+	if (undo_later(TRACING "kprobe_events", off) ||
+	    file_write(TRACING "kprobe_events", probe) ||
+	    knob_set(TRACING "events/swapoffbench/tables/enable", "1"))
+		die_usage("no probe: the kernel needs CONFIG_KPROBE_EVENTS, and tracefs in " TRACING);
+}
+
+static long tables_mapped(void)
+{
+	char buf[4096], *at;
+
+	if (!set.tables)
+		return 0;
+	if (file_read(TRACING "kprobe_profile", buf, sizeof(buf)) <= 0)
+		die("cannot read " TRACING "kprobe_profile: %s",
+		    strerror(errno));
+	at = strstr(buf, "tables");
+	return at ? strtol(at + strlen("tables"), NULL, 10) : 0;
+}
+
 static uint64_t cpu_ns(void)
 {
 	struct timespec ts;
@@ -303,7 +334,7 @@ static uint64_t cpu_ns(void)
 /* What a piece of work has taken. */
 struct cost {
 	uint64_t ns, cpu;
-	long reads, sectors;
+	long reads, sectors, tables;
 	long long in;
 };
 
@@ -312,6 +343,7 @@ static void cost_start(struct cost *c)
 	stat_refresh();
 	c->in = vmstat("pswpin");
 	disk_stat(&c->reads, &c->sectors);
+	c->tables = tables_mapped();
 	c->cpu = cpu_ns();
 	c->ns = now_ns();
 }
@@ -322,6 +354,7 @@ static void cost_end(struct cost *c)
 
 	c->ns = now_ns() - c->ns;
 	c->cpu = cpu_ns() - c->cpu;
+	c->tables = tables_mapped() - c->tables;
 	disk_stat(&reads, &sectors);
 	c->reads = reads - c->reads;
 	c->sectors = sectors - c->sectors;
@@ -485,6 +518,11 @@ static void report(const char *label, const struct cost *off,
 	};
 	unsigned int i;
 
+	if (set.tables) {
+		snprintf(name, sizeof(name), "page tables visited%s", label);
+		sample(name, "visits", "less", (double)off->tables);
+		return;
+	}
 	for (i = 0; i < sizeof(samples) / sizeof(samples[0]); i++) {
 		/* zram reads are not counted by all kernels */
 		if (set.zram && (i == 2 || i == 3 || i == 9))
@@ -531,6 +569,8 @@ static void help(void)
 	     "  --tmpfs        memory of a file, not anonymous\n"
 	     "  --bystander    one swapped process maps, writes and unmaps a page all the time: how long\n"
 	     "                 does that take at most, while swapoff is at work and before it?\n"
+	     "  --tables       count how often a page table is looked at, and nothing else, for the\n"
+	     "                 counting takes time\n"
 	     "  --rounds N     (1)\n"
 	     "  --limit S      leave the rest of several sizes out if the next would take more than S\n"
 	     "                 seconds, were time to grow with the square of the size; the rest of several\n"
@@ -550,6 +590,7 @@ static void options(int argc, char **argv)
 		{ "shuffled",	no_argument,		NULL, 'o' },
 		{ "tmpfs",	no_argument,		NULL, 't' },
 		{ "bystander",	no_argument,		NULL, 'b' },
+		{ "tables",	no_argument,		NULL, 'T' },
 		{ "rounds",	required_argument,	NULL, 'r' },
 		{ "limit",	required_argument,	NULL, 'l' },
 		{ "help",	no_argument,		NULL, 'h' },
@@ -585,6 +626,9 @@ static void options(int argc, char **argv)
 		case 'b':
 			set.bystander = 1;
 			break;
+		case 'T':
+			set.tables = 1;
+			break;
 		case 'r':
 			set.rounds = bench_number("--rounds", optarg, 1, 100);
 			break;
@@ -617,6 +661,8 @@ int main(int argc, char **argv)
 	options(argc, argv);
 	board = map_shared(sizeof(*board));
 	cgroup_make("swapoffbench");
+	if (set.tables)
+		probe_tables();
 	n = set.sizes * set.counts;
 	for (i = 0; i < n; i++) {
 		long mb = set.mb[set.sizes > 1 ? i : 0], round;
