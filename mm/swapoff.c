@@ -958,8 +958,8 @@ static int free_cached(struct swapoff *so)
 			cond_resched();
 		}
 		if (!count) {
-			unsigned long next = min((unsigned long)si->max,
-						 ALIGN(slot + 1, SZ_64K));
+			unsigned long next = min_t(unsigned long, si->max,
+						   ALIGN(slot + 1, SZ_64K));
 			unsigned char *used = memchr_inv(map + slot, 0,
 							 next - slot);
 

@@ -757,7 +757,7 @@ static inline void drain_all(void)
 /* A memory cgroup */
 static char group[64];
 
-static inline const char *in_group(const char *file)
+static inline char *in_group(const char *file)
 {
 	static char path[128];
 
@@ -820,7 +820,7 @@ struct span {
 };
 
 static inline int dm_command(const char *name, unsigned long command,
-		      const struct span *span, int spans, __u64 *dev)
+			     const struct span *span, int spans, __u64 *dev)
 {
 	union {
 		struct dm_ioctl io;

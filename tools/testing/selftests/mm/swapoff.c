@@ -1734,7 +1734,7 @@ static int walk_once(void)
 	large = run[0].cpu_usecs;
 	munmap(wide, WIDE);
 	if (!verdict && large > 2 * small + WIDE_SLOTS / 16 * walk)
-		verdict = say(BROKEN, "CPU time: %ld us with 256 MiB mapped, %ld without; a walk takes %ld",
+		verdict = say(BROKEN, "%ld us of CPU with 256 MiB mapped, %ld without; %ld a walk",
 			      large, small, walk);
 	return verdict ?: intact(&mem, "swapoff");
 }
