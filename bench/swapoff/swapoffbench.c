@@ -307,7 +307,8 @@ static void probe_tables(void)
 	if (undo_later(TRACING "kprobe_events", off) ||
 	    file_write(TRACING "kprobe_events", probe) ||
 	    knob_set(TRACING "events/swapoffbench/tables/enable", "1"))
-		die_usage("no probe: the kernel needs CONFIG_KPROBE_EVENTS, and tracefs in " TRACING);
+		die_usage("no probe: the kernel needs CONFIG_KPROBE_EVENTS, and "
+			  TRACING " mounted");
 }
 
 static long tables_mapped(void)
