@@ -835,8 +835,17 @@ static struct folio *start_read(struct swapoff *so,
 	return folio;
 }
 
+/* Is the slot of the next record apart from the one before it? */
+static bool record_starts_run(const struct swapoff *so)
+{
+	const struct swapoff_record *next = &so->batch.record[so->next_record];
+
+	return so->next_record && next[0].slot > next[-1].slot + 1;
+}
+
 /*
- * Submit reads until @allowed are in flight, or fewer if the memory cgroups are
+ * Submit reads until @allowed are in flight, or a run of neighbours ends shortly
+ * before that and the next one would be cut. Fewer if the memory cgroups are
  * too small for that, or the records end.
  */
 static int start_reads(struct swapoff *so, unsigned int *allowed)
@@ -851,6 +860,10 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 	/* Neighbours become one request of the device. */
 	blk_start_plug(&plug);
 	while (so->next_record < so->batch.nr && so->head - so->tail < *allowed) {
+		/* Rather one large request less than two small ones. */
+		if (so->head - so->tail > *allowed / 4 * 3 &&
+		    record_starts_run(so))
+			break;
 		ret = swapoff_stopped(so);
 		if (ret)
 			break;
