@@ -23,7 +23,8 @@
  * all CPUs if need be, sleeps for folio locks and writeback, and splits large
  * folios that the range covers in part. Then it goes on where it stopped.
  * It gives an address up only if something is in the way there time and again.
- * What takes too long to be written is unmapped, as by MADV_DONTNEED.
+ * What takes too long, to be written or to get back to the LRU, is unmapped,
+ * as by MADV_DONTNEED.
  *
  * Lock order: lock on the VMA, folio lock (under the page-table lock only by
  * trylock), page-table lock, lruvec->lru_lock.
@@ -225,14 +226,15 @@ static bool lazyfree_isolate(struct lazyfree *lf, struct folio *folio)
 }
 
 /*
- * The folio is being written to swap. Wait some ticks for the end of that. If
- * it does not come, have the folio unmapped: when it is written, it is clean
- * and nobody's, and the first that reclaim takes.
+ * Reclaim has the folio, or it is being written to swap. Wait some ticks of
+ * @naps for the end of that. If it does not come, have the folio unmapped: it
+ * is nobody's then, and goes when whoever has it lets go of it.
  */
-static enum lazyfree_result lazyfree_written(struct lazyfree *lf)
+static enum lazyfree_result lazyfree_in_time(struct lazyfree *lf,
+					     unsigned int *naps)
 {
-	lf->nap = &lf->write_naps;
-	return lf->patient && !lf->write_naps ? LAZYFREE_SHARED : LAZYFREE_LATER;
+	lf->nap = naps;
+	return lf->patient && !*naps ? LAZYFREE_SHARED : LAZYFREE_LATER;
 }
 
 /*
@@ -278,7 +280,7 @@ static enum lazyfree_result lazyfree_folio(struct lazyfree *lf,
 
 	if (locked && folio_test_swapcache(folio)) {
 		if (folio_test_writeback(folio)) {
-			result = lazyfree_written(lf);
+			result = lazyfree_in_time(lf, &lf->write_naps);
 			goto out;
 		}
 		/*
@@ -297,8 +299,7 @@ static enum lazyfree_result lazyfree_folio(struct lazyfree *lf,
 
 	if (!lazyfree_listed(folio)) {
 		if (!lazyfree_isolate(lf, folio)) {
-			lf->nap = &lf->lru_naps;
-			result = LAZYFREE_LATER;
+			result = lazyfree_in_time(lf, &lf->lru_naps);
 			goto out;
 		}
 		if (!folio_batch_add(&lf->folios, folio))
