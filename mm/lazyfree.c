@@ -332,9 +332,10 @@ static bool lazyfree_later(struct lazyfree *lf, unsigned long addr,
 	}
 	if (addr != lf->stopped)
 		lf->tries = LAZYFREE_TRIES;
-	if (lf->nap && !*lf->nap)
-		return false;
-	if (lf->nap != &lf->write_naps) {
+	if (lf->nap) {
+		if (!*lf->nap)
+			return false;
+	} else {
 		if (!lf->tries)
 			return false;
 		lf->tries--;
