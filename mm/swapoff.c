@@ -474,6 +474,11 @@ static int map_slot(struct mm_struct *mm, unsigned long addr, swp_entry_t entry,
 	} else {
 		rmap_t flags;
 
+		/*
+		 * One that is not in the swap cache is this entry's alone, even
+		 * if a fork has doubled the entry since the slot was looked at:
+		 * the child has a use of the slot by itself, and reads it anew.
+		 */
 		exclusive = !folio_test_swapcache(folio) ||
 			    (pte_swp_exclusive(old) && !folio_test_ksm(folio));
 		flags = exclusive ? RMAP_EXCLUSIVE : RMAP_NONE;
@@ -745,6 +750,11 @@ out:
  *
  * Some wait for the end of the claim with an mmap_lock held: nothing may be
  * waited for that they could hold. Returns -EAGAIN if that is not possible.
+ *
+ * If the user has let go of the slot meanwhile, or has moved the entry, map_slot()
+ * does not find it, and the page that was read goes again. With the area out of
+ * use nobody gets this slot anew, so an entry that is the same still is the same
+ * use. Whoever drops the last use leaves the slot to swapcache_clear().
  */
 static int read_for_one(struct swapoff *so, const struct swapoff_record *record,
 			struct mempolicy *policy, pgoff_t ilx)
