@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: GPL-2.0
 """expect.py: holds the results of the selftests on one kernel against what each case is to give there.
 
-usage: expect.py KERNEL LOG      compare; prints one line a case
-       expect.py --lint          look for cases that could not fail
+usage: expect.py KERNEL LOG [AGAIN]   compare; prints one line a case
+       expect.py --again KERNEL LOG   the tests that have a case with another result than it is to give
+       expect.py --lint               look for cases that could not fail
 
 expect/TEST.tsv has one line for each case of tools/testing/selftests/mm/TEST.c, tab separated:
   case  off  stock  series  debug  why
 with pass, fail, skip or any (any: luck decides there) for each kernel. A case that is to pass on off and on stock proves
 nothing of the series: it must say what it guards ("guard: ...").
-LOG is the output of the tests; a line "### TEST" stands before each test's TAP.
+LOG is the output of the tests; a line "### TEST" stands before each test's TAP. AGAIN is that of a second run, and counts
+where the first was not as it is to be; the line says so. For off and stock only: now and then they are lucky, or not,
+where that says nothing of the series. What fails once on series or debug has failed.
 Exit status: 0 all as expected, 1 not, 2 it could not compare.
 """
 import re
@@ -56,18 +59,32 @@ def results(log):
     return found, said
 
 
-def compare(kernel, log):
+def as_due(want, have):
+    return have == want or (want == "any" and have in ("pass", "fail"))
+
+
+def again(kernel, log):
+    """The tests that ran and have a case with another result than it is to give."""
+    found, _ = results(log)
+    return [path.stem for path in sorted(EXPECT.glob("*.tsv")) if path.stem in found and
+            any(not as_due(want[kernel], found[path.stem].get(case)) for case, want in load(path).items())]
+
+
+def compare(kernel, log, second=None):
     bad, (found, said) = 0, results(log)
+    found_again, said_again = results(second) if second else ({}, {})
     for path in sorted(EXPECT.glob("*.tsv")):
         test, cases = path.stem, load(path)
         got = found.get(test, {})
         for case, want in cases.items():
-            have = got.get(case, "no result")
-            name = "%s: %s: %s" % (kernel, test, case)
-            if have != want[kernel] and not (want[kernel] == "any" and have in ("pass", "fail")):
+            have, words, first = got.get(case, "no result"), said.get((test, case)), ""
+            if not as_due(want[kernel], have) and test in found_again:
+                first = " (second run; the first: %s, it said: %s)" % (have, words or "nothing")
+                have, words = found_again[test].get(case, "no result"), said_again.get((test, case))
+            name = "%s: %s: %s%s" % (kernel, test, case, first)
+            if not as_due(want[kernel], have):
                 bad += 1
-                print("FAIL %s: %s, expected %s (%s); it says: %s" % (name, have, want[kernel], want["why"],
-                                                                      said.get((test, case)) or "nothing"))
+                print("FAIL %s: %s, expected %s (%s); it says: %s" % (name, have, want[kernel], want["why"], words or "nothing"))
             elif have == "skip":
                 print("skip %s: %s" % (name, want["why"]))
             else:
@@ -76,6 +93,10 @@ def compare(kernel, log):
             if case not in cases:
                 bad += 1
                 print("FAIL %s: %s: %s: no expectation in expect/%s" % (kernel, test, case, path.name))
+    for test in found:
+        if not (EXPECT / (test + ".tsv")).exists():
+            bad += 1
+            print("FAIL %s: %s: no expectations: write expect/%s.tsv" % (kernel, test, test))
     return bad
 
 
@@ -101,13 +122,22 @@ def lint():
 def main():
     if sys.argv[1:] == ["--lint"]:
         sys.exit(1 if lint() else 0)
-    if len(sys.argv) != 3 or sys.argv[1] not in KERNELS:
+    words = sys.argv[1:]
+    repeat = words[:1] == ["--again"]
+    kernel, *logs = words[repeat:] or [None]
+    if kernel not in KERNELS or not 1 <= len(logs) <= (1 if repeat else 2):
         print(__doc__, file=sys.stderr)
         sys.exit(2)
-    log = Path(sys.argv[2])
-    if not log.exists():
-        die("there is no %s: run the tests first (make kselftest)" % log)
-    sys.exit(1 if compare(sys.argv[1], log) else 0)
+    if len(logs) > 1 and kernel not in ("off", "stock"):
+        die("no second run counts on %s: give one log" % kernel)
+    logs = [Path(log) for log in logs]
+    for log in logs:
+        if not log.exists():
+            die("there is no %s: run the tests first (make kselftest)" % log)
+    if repeat:
+        print(*again(kernel, *logs))
+        sys.exit(0)
+    sys.exit(1 if compare(kernel, *logs) else 0)
 
 
 if __name__ == "__main__":
