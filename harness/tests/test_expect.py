@@ -74,6 +74,15 @@ class Expect(unittest.TestCase):
         log = self.log("1", "fail", "pass", "fail")
         self.assertEqual(self.compare("stock", log, log)[0], 1)
 
+    def test_second_run_on_series_is_for_what_was_skipped(self):
+        first, second = self.log("1", "fail", "skip", "pass"), self.log("2", "pass", "pass", "pass")
+        self.assertEqual(expect.again("series", first), ["thing"])
+        bad, text = self.compare("series", first, second)
+        self.assertEqual(bad, 1)
+        self.assertIn("FAIL series: thing: a.one: fail, expected pass", text)
+        self.assertIn("ok series: thing: a.two (second run; the first: skip, it said: ", text)
+        self.assertEqual(expect.again("series", self.log("3", "fail", "pass", "pass")), [])
+
     def test_second_run_of_another_test(self):
         first, second = self.log("1", "fail", "pass", "fail"), self.log("2", "pass", "pass", "fail", test="other")
         self.assertEqual(self.compare("stock", first, second)[0], 1)
@@ -87,7 +96,7 @@ class Expect(unittest.TestCase):
         script = str(Path(expect.__file__))
         log = str(self.log("1", "pass", "pass", "pass"))
         for words in ([], ["nope", log], ["stock"], ["stock", log, log, log], ["--again", "stock", log, log],
-                      ["series", log, log], ["stock", log + ".gone"]):
+                      ["stock", log + ".gone"]):
             run = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False)
             self.assertEqual((run.returncode, run.stdout), (2, ""), words)
 
