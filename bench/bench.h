@@ -697,9 +697,13 @@ static BENCH_UNUSED int cgroup_write(const char *file, const char *value)
 
 /*
  * Where the pages of a range are: the entries of pagemap without the flags that
- * do not say so. For root these are page frames, or places in swap.
+ * do not say so. For root these are page frames, or places in swap: an area and
+ * a slot in it. A page that is being migrated is shown as swapped, too, in an
+ * area of a number that the kernel keeps for that, of the last of 32.
  */
 #define PLACE_SWAPPED	(1ull << 62)
+#define PLACE_AREA	31ull
+#define PLACE_AREAS	16ull
 #define PLACE_MASK	((3ull << 62) | ((1ull << 55) - 1))
 
 static BENCH_UNUSED void pages_place(unsigned char *at, uint64_t *place,
@@ -718,6 +722,11 @@ static BENCH_UNUSED void pages_place(unsigned char *at, uint64_t *place,
 		place[i] &= PLACE_MASK;
 }
 
+static BENCH_UNUSED int place_swapped(uint64_t place)
+{
+	return place & PLACE_SWAPPED && (place & PLACE_AREA) < PLACE_AREAS;
+}
+
 /* Pages of a range that are swapped out. */
 static BENCH_UNUSED long pages_swapped(unsigned char *at, long pages)
 {
@@ -728,7 +737,7 @@ static BENCH_UNUSED long pages_swapped(unsigned char *at, long pages)
 		die("out of memory");
 	pages_place(at, place, pages);
 	for (i = 0; i < pages; i++)
-		found += !!(place[i] & PLACE_SWAPPED);
+		found += place_swapped(place[i]);
 	free(place);
 	return found;
 }

@@ -194,7 +194,7 @@ static void tell_slots(unsigned char *at, long pages)
 	pages_place(at, place, pages);
 	for (i = 0; i < pages; i++) {
 		/* Documentation/admin-guide/mm/pagemap.rst: type, offset */
-		slot = place[i] & PLACE_SWAPPED ?
+		slot = place_swapped(place[i]) ?
 		       (place[i] & ~PLACE_SWAPPED) >> 5 : 0;
 		if (slot && slot < slots.nr)
 			slots.used[slot] = 1;

@@ -481,16 +481,37 @@ static inline void poke(__u64 *word, __u64 value)
 static __u64 entry[MAX_PAGES];
 static unsigned char incore[MAX_PAGES];
 
+/*
+ * The entry of a page that is being migrated looks as if the page was swapped
+ * out, to an area with a number that no area has: one of the last of 32.
+ */
+static inline bool any_moving(size_t pages)
+{
+	size_t i;
+
+	for (i = 0; i < pages; i++)
+		if (entry[i] & PM_SWAP && (entry[i] & 31) >= 16)
+			return true;
+	return false;
+}
+
 static inline bool get_entries(char *mem, size_t pages)
 {
 	ssize_t len = pages * sizeof(entry[0]);
 	off_t at = (uintptr_t)mem / psize() * sizeof(entry[0]);
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	bool done;
+	int try;
 
 	if (fd < 0)
 		return false;
-	done = pread(fd, entry, len, at) == len;
+	/* It takes a moment, unless it is a device's or a marker */
+	for (try = 0; try < 20; try++) {
+		done = pread(fd, entry, len, at) == len;
+		if (!done || !any_moving(pages))
+			break;
+		usleep(2000);
+	}
 	close(fd);
 	return done;
 }
