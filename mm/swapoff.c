@@ -112,6 +112,7 @@ struct swapoff {
 	struct swapoff_read *read;
 	unsigned int head, tail;
 	unsigned int next_record;
+	unsigned int request;	/* pages that the device takes at once */
 
 	/* A memory cgroup where nothing can be reclaimed, and until when. */
 	struct mem_cgroup *barren;
@@ -845,18 +846,26 @@ static struct folio *start_read(struct swapoff *so,
 	return folio;
 }
 
-/* Is the slot of the next record apart from the one before it? */
-static bool record_starts_run(const struct swapoff *so)
+/*
+ * How many pages the device takes in one request. Some take more if the pages
+ * are neighbours in memory, which these seldom are.
+ */
+static unsigned int request_pages(const struct swap_info_struct *si)
 {
-	const struct swapoff_record *next = &so->batch.record[so->next_record];
+	struct request_queue *q;
 
-	return so->next_record && next[0].slot > next[-1].slot + 1;
+	if (!si->bdev)
+		return READS_MAX;
+	q = bdev_get_queue(si->bdev);
+	return clamp(queue_max_sectors(q) >> (PAGE_SHIFT - SECTOR_SHIFT), 1U,
+		     (unsigned int)queue_max_segments(q));
 }
 
 /*
- * Submit reads until @allowed are in flight, or a run of neighbours ends shortly
- * before that and the next one would be cut. Fewer if the memory cgroups are
- * too small for that, or the records end.
+ * Submit reads until @allowed are in flight, or a request ends shortly before
+ * that and the next one would be cut: at the end of a run of neighbours, or of
+ * what the device takes at once. Fewer if the memory cgroups are too small for
+ * that, or the records end.
  */
 static int start_reads(struct swapoff *so, unsigned int *allowed)
 {
@@ -864,19 +873,24 @@ static int start_reads(struct swapoff *so, unsigned int *allowed)
 	struct swapoff_read *read;
 	struct blk_plug plug;
 	struct folio *folio;
-	unsigned int nr;
+	unsigned int nr, run = 0;
+	u32 slot = 0;
 	int ret = 0;
 
 	/* Neighbours become one request of the device. */
 	blk_start_plug(&plug);
 	while (so->next_record < so->batch.nr && so->head - so->tail < *allowed) {
+		if (so->batch.record[so->next_record].slot != slot + 1)
+			run = 0;
 		/* Rather one large request less than two small ones. */
 		if (so->head - so->tail > *allowed / 4 * 3 &&
-		    record_starts_run(so))
+		    run % so->request == 0)
 			break;
 		ret = swapoff_stopped(so);
 		if (ret)
 			break;
+		slot = so->batch.record[so->next_record].slot;
+		run++;
 		nr = swapoff_batch_group(&so->batch, so->next_record);
 		folio = start_read(so, &so->batch.record[so->next_record], nr,
 				   allowed, &splug);
@@ -1134,6 +1148,7 @@ int swapoff_drain(struct swap_info_struct *si)
 {
 	struct swapoff so = {
 		.si = si,
+		.request = request_pages(si),
 		.oom.notifier_call = swapoff_oom,
 	};
 	int ret;
