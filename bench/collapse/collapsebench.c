@@ -80,6 +80,20 @@ static void work_since(struct work *w)
 	w->collapsed = t.collapsed - w->collapsed;
 }
 
+/*
+ * Wait until khugepaged has had a turn. From one of these to another it is a
+ * whole number of turns: one more or less in twenty minutes would be 1 %.
+ */
+static void after_a_turn(void)
+{
+	unsigned long long was = khugepaged_ns();
+	int i;
+
+	for (i = 0; i < 1000 && khugepaged_ns() == was; i++)
+		sleep_ms(20);
+	sleep_ms(100);
+}
+
 /* The program ------------------------------------------------------------ */
 
 static size_t all_bytes(void)
@@ -268,6 +282,8 @@ static void idle(const char *name, int huge)
 {
 	unsigned char *at;
 	struct work w;
+	uint64_t start;
+	double minutes;
 
 	if (huge) {
 		at = map_huge();
@@ -281,13 +297,16 @@ static void idle(const char *name, int huge)
 	}
 	/* What it has to do at first does not count. */
 	sleep_ms(set.seconds * 1000);
+	after_a_turn();
 	work_read(&w);
+	start = now_ns();
 	sleep_ms(set.idle * 1000);
+	after_a_turn();
 	work_since(&w);
+	minutes = (double)(now_ns() - start) / 60e9;
 	put(name, "CPU of khugepaged", "us/min", "less",
-	    (double)w.ns / 1e3 * 60 / (double)set.idle);
-	put(name, "full scans", "1/min", "none",
-	    (double)w.scans * 60 / (double)set.idle);
+	    (double)w.ns / 1e3 / minutes);
+	put(name, "full scans", "1/min", "none", (double)w.scans / minutes);
 	put(name, "huge pages made", "", "none", (double)w.collapsed);
 	munmap(at, all_bytes());
 }
