@@ -28,7 +28,7 @@ help:
 	@echo  '  kernel          - build kernel K into build/out/K'
 	@echo  '  kernels         - build off, stock and series'
 	@echo  '  boot            - run CMD in kernel K; its exit status and output are the command'\''s'
-	@echo  '                    (MEM=1G CPUS=2 NODES=1 DISKS=1G,64M IOPS=n BPS=n ICOUNT=1 TIMEOUT=300 ACCEL=auto)'
+	@echo  '                    (MEM=1G CPUS=2 NODES=1 DISKS=1G,64M QUEUE=256 IOPS=n BPS=n ICOUNT=1 TIMEOUT=300 ACCEL=auto)'
 	@echo  '  shell           - a prompt in kernel K'
 	@echo  'Single groups of tests:'
 	@echo  '  unit            - the harness itself'

@@ -53,7 +53,7 @@ ROOT = pathlib.Path(os.environ.get("REPORT_ROOT") or pathlib.Path(__file__).reso
 BOOT = os.environ.get("BOOT") or str(ROOT / "harness/boot")
 HEADER = "topic scenario run kernel metric unit better value".split()
 # A scenario's own text decides these; the caller's environment must not.
-BOOT_VARIABLES = "K MEM CPUS NODES DISKS IOPS BPS ICOUNT APPEND INITRD".split()
+BOOT_VARIABLES = "K MEM CPUS NODES DISKS QUEUE IOPS BPS ICOUNT APPEND INITRD".split()
 EXITS = {2: "harness fault", 124: "time limit", 125: "kernel splat or panic"}
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NO_CHANGE = "no measurable change"
